@@ -17,7 +17,7 @@ from coterie.kafka.connect_group_values import (
     to_install_response,
     to_prepare_response,
 )
-from coterie.member.connect.messages import HeartbeatRequest, InstallRequest, PrepareRequest
+from coterie.member.connect.messages import HeartbeatRequest, InstallAssignmentRequest, PrepareAssignmentRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, LEAVE, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupId, MemberId, WorkerUrl
@@ -208,7 +208,7 @@ class LightConnectMember(JobMember):
 
     async def _compute(self) -> None:
         """Compute the target assignment with Coterie's own assignor, and install it."""
-        prepare = PrepareRequest(
+        prepare = PrepareAssignmentRequest(
             group_id=self._group_id,
             member_id=self.member_id,
             member_epoch=self.epoch,
@@ -218,7 +218,7 @@ class LightConnectMember(JobMember):
         if prepared.error is not ConnectErrorCode.NONE:
             return  # the next response to a heartbeat has the new epoch, and orders again
         assert prepared.snapshot is not None
-        install = InstallRequest(
+        install = InstallAssignmentRequest(
             group_id=self._group_id,
             member_id=self.member_id,
             member_epoch=self.epoch,

@@ -46,7 +46,7 @@ class LightRuntime:
         self._task_log.close()
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         return ConfigInfos(connector_class=config["connector.class"], configs=())
 
@@ -73,7 +73,7 @@ class LightRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
@@ -94,12 +94,12 @@ class LightRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
         raise OffsetsRefusedError("The tasks of this benchmark have no offsets")
 
-    async def finish_checkpoint_generation(
+    async def create_next_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("tasks are never closed in this benchmark")
@@ -109,7 +109,7 @@ class LightRuntime:
         self._started_s[spec.task] = time.monotonic()
         self._events.put_nowait(TaskProgressed(task=spec.task, batch_id=0, input_rows=0))
 
-    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def abort_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Does nothing: a start takes no time."""
 
     async def restart(self, task: ConnectorTaskId) -> None:
@@ -141,7 +141,7 @@ def main(file: str, task_log: str) -> int:
     parent.exit_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    settings, _ = settings_file.read_settings(Path(file))
+    settings, _ = settings_file.read_settings_and_warnings(Path(file))
     return compose.run_worker(settings, lambda settings, name, scratch: LightRuntime(Path(task_log)))
 
 

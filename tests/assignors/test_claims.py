@@ -82,7 +82,7 @@ def test_one_rebalance_revokes_for_claims_and_balance_together() -> None:
     outcome = leader.round(W1="AT2 AT3 AT4 AT5", W2="AT0 AT1", S1="")
     assert revocations(outcome, W1) == {RevocationReason.BALANCE: parse_jobs("AT4 AT5")}
     assert revocations(outcome, W2) == {RevocationReason.CLAIM: parse_jobs("AT0 AT1")}
-    assert (outcome.moves_to_target, outcome.moves_lower_bound) == (4, 4)
+    assert (outcome.move_count_to_target, outcome.move_count_lower_bound) == (4, 4)
     assert leader.run_until_settled(owned_by_member(outcome))[2] == 1, "one more rebalance assigns all jobs"
 
 

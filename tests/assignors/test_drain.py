@@ -54,7 +54,7 @@ def test_moves_for_balance_and_for_a_drain_happen_in_one_rebalance() -> None:
     leader = draining(W3)
     outcome = leader.round(W1="AT0 AT1 AT2 AT3", W2="", W3="AT4 AT5")
     assert revoked(outcome) == {W1: parse_jobs("AT3"), W3: parse_jobs("AT4 AT5")}
-    assert (outcome.moves_to_target, outcome.moves_lower_bound) == (3, 3)
+    assert (outcome.move_count_to_target, outcome.move_count_lower_bound) == (3, 3)
 
 
 def test_a_drain_continues_during_a_delay() -> None:

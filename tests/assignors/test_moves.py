@@ -51,12 +51,12 @@ def test_at_most_the_limit_is_revoked_and_the_next_rebalance_follows_after_the_i
     leader = Leader(EIGHT, policy_with_limit(2, interval_ms=1_000))
     first = leader.round(W1=EIGHT, W2="")
     assert stopped(first) == 2
-    assert (first.moves_to_target, first.next_round_in_ms) == (4, 0), "the workers rejoin after their revocations"
+    assert (first.move_count_to_target, first.next_round_in_ms) == (4, 0), "the workers rejoin after their revocations"
     kept = {member: assignment.owned_after for member, assignment in first.assignments.items()}
     second = leader.compute_round(kept, 10)
     assert len(second.assignments[W2].assigned) == 2
     assert not stopped(second)
-    assert (second.moves_to_target, second.delay_ms, second.next_moves_in_ms) == (2, 0, 990)
+    assert (second.move_count_to_target, second.delay_ms, second.next_moves_in_ms) == (2, 0, 990)
     third = leader.compute_round(
         {member: assignment.owned_after for member, assignment in second.assignments.items()}, 1_000
     )
@@ -64,7 +64,7 @@ def test_at_most_the_limit_is_revoked_and_the_next_rebalance_follows_after_the_i
     last = leader.compute_round(
         {member: assignment.owned_after for member, assignment in third.assignments.items()}, 1_010
     )
-    assert (last.moves_to_target, last.next_round_in_ms) == (0, 0)
+    assert (last.move_count_to_target, last.next_round_in_ms) == (0, 0)
 
 
 def test_remaining_moves_are_scheduled_also_when_only_deleted_jobs_are_revoked() -> None:
@@ -226,7 +226,7 @@ def test_connectors_and_tasks_together_reach_the_optimal_number_of_moves(moves: 
     members[MemberId("w0")] = everything
     optimum = Leader("")
     optimum.configured = everything
-    fewest = optimum.compute_round(members).moves_to_target
+    fewest = optimum.compute_round(members).move_count_to_target
     stops, _ = run_all_rounds(leader, members)
     assert sum(count for _, count in stops) == fewest
     assert len(stops) == ceil(fewest / moves)

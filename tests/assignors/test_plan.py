@@ -10,11 +10,11 @@ from coterie.assignors.assignor_state import Deferral
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.plan import (
-    ConnectorCreated,
+    ConnectorCreatedOrResized,
     ConnectorDeleted,
     GroupChange,
     GroupSnapshot,
-    MemberClaims,
+    MemberChangesClaims,
     MemberDrains,
     MemberJoins,
     MemberLeaves,
@@ -103,15 +103,15 @@ def test_a_drained_worker_loses_all_jobs_without_a_delay() -> None:
 
 
 def test_a_claimed_job_moves_to_its_claimant_and_a_job_without_claimants_is_unassigned() -> None:
-    found, moves = plan_and_moves(THREE, MemberClaims(member=W3, jobs=parse_jobs("AT1")))
+    found, moves = plan_and_moves(THREE, MemberChangesClaims(member=W3, jobs=parse_jobs("AT1")))
     assert ("A-1", W1, W3, "claim") in moves
-    found, _ = plan_and_moves(THREE, *(MemberClaims(member=member, jobs=NO_JOBS) for member in (W1, W2, W3)))
+    found, _ = plan_and_moves(THREE, *(MemberChangesClaims(member=member, jobs=NO_JOBS) for member in (W1, W2, W3)))
     assert Jobs.of(found.reason_by_unassigned_job) == THREE.configured_jobs
     assert {move.to_member for move in found.moves} == {None}
 
 
 def test_connectors_can_be_created_and_deleted() -> None:
-    found, moves = plan_and_moves(THREE, ConnectorCreated(connector=ConnectorName("C"), task_count=2))
+    found, moves = plan_and_moves(THREE, ConnectorCreatedOrResized(connector=ConnectorName("C"), task_count=2))
     assert [(move[0], move[1], move[3]) for move in moves if move[3] == "new"] == [
         ("C", None, "new"), ("C-0", None, "new"), ("C-1", None, "new"),
     ]  # fmt: skip
@@ -143,8 +143,8 @@ CHANGES = st.lists(
             MemberJoins(member=W4),
             MemberJoins(member=MemberId("W5"), claims=parse_jobs("AT1 ZT9")),
             MemberDrains(member=W1),
-            MemberClaims(member=W3, jobs=parse_jobs("BC0")),
-            ConnectorCreated(connector=ConnectorName("C"), task_count=5),
+            MemberChangesClaims(member=W3, jobs=parse_jobs("BC0")),
+            ConnectorCreatedOrResized(connector=ConnectorName("C"), task_count=5),
             ConnectorDeleted(connector=ConnectorName("A")),
             MemberLeaves(member=W2),
         ]

@@ -187,15 +187,15 @@ class Histories(RuleBasedStateMachine):
     def no_balanced_outcome_takes_fewer_moves(self) -> None:
         if self.last is None:
             return
-        assert self.last.moves_to_target == self.fewest()
-        assert self.last.moves_lower_bound <= self.last.moves_to_target
+        assert self.last.move_count_to_target == self.fewest()
+        assert self.last.move_count_lower_bound <= self.last.move_count_to_target
         made = [
             jobs
             for one in self.last.assignments.values()
             for why, jobs in one.revoked_by_reason.items()
             if why not in UNCOUNTED
         ]
-        assert sum(map(len, made)) <= self.last.moves_to_target
+        assert sum(map(len, made)) <= self.last.move_count_to_target
         limited = [
             one.revoked_by_reason.get(why, NO_JOBS)
             for one in self.last.assignments.values()
@@ -205,9 +205,9 @@ class Histories(RuleBasedStateMachine):
             assert sum(map(len, limited)) <= self.policy.moves_per_round_max
         elif not self.last.delay_ms:
             # A job that this rebalance returned to its owner does not run yet: its move follows in the next rebalance.
-            postponed = self.last.moves_to_target - sum(map(len, made))
+            postponed = self.last.move_count_to_target - sum(map(len, made))
             assert postponed <= sum(len(self.returned(member)) for member in self.before), "nothing else is postponed"
-            assert self.next_round().moves_to_target == postponed, "the next rebalance makes the postponed moves"
+            assert self.next_round().move_count_to_target == postponed, "the next rebalance makes the postponed moves"
 
     @invariant()
     def the_order_of_members_does_not_matter(self) -> None:
@@ -232,7 +232,7 @@ class Histories(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("the group does not settle")
-        assert self.last.moves_to_target == 0
+        assert self.last.move_count_to_target == 0
         stay = {m: view.owned for m, view in self.members.items() if not view.is_draining and view.claims is None}
         if stay:
             left = union(view.owned for member, view in self.members.items() if member not in stay)

@@ -26,16 +26,16 @@ from coterie.broker import server
 from coterie.broker.groups.classic import ClassicMachine
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
-from coterie.broker.transactions.coordinator import Transactions
+from coterie.broker.transactions.coordinator import TransactionCoordinator
 from coterie.broker.transactions.writes import WriteResult
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import Event, GenerationWritten, Heartbeat, SyncGroup
 from coterie.groups.classic.offset_messages import OffsetWritten, PendingOffsetWritten
-from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase
 from coterie.groups.connect.messages import (
     CurrentAssignment,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     MemberRemoved,
     TargetWritten,
 )
@@ -52,15 +52,15 @@ _PHASES: dict[str, Callable[[Group, Event], bool]] = {
     "joining": lambda group, _: (
         group.join_phase is not None and not group.join_phase.is_initial and bool(group.parked_joins)
     ),
-    "syncing": lambda group, event: group.phase is Phase.COMPLETING_REBALANCE and isinstance(event, SyncGroup),
-    "stable": lambda group, event: group.phase is Phase.STABLE and isinstance(event, Heartbeat),
+    "syncing": lambda group, event: group.phase is GroupPhase.COMPLETING_REBALANCE and isinstance(event, SyncGroup),
+    "stable": lambda group, event: group.phase is GroupPhase.STABLE and isinstance(event, Heartbeat),
 }
 _RECORDS: dict[str, Callable[[object], bool]] = {
     "joined": lambda record: isinstance(record, GenerationWritten) and record.protocol is None and bool(record.members),
     "assigned": lambda record: isinstance(record, GenerationWritten) and record.protocol is not None,
     "committed": lambda record: isinstance(record, OffsetWritten),
     "pending": lambda record: isinstance(record, PendingOffsetWritten),
-    "member": lambda record: isinstance(record, MemberMetadata),
+    "member": lambda record: isinstance(record, MemberRecord),
     "target": lambda record: isinstance(record, TargetWritten) and bool(record.target.jobs),
     "current": lambda record: isinstance(record, CurrentAssignment) and bool(record.assigned),
     "revoked": lambda record: isinstance(record, CurrentAssignment) and bool(record.pending),
@@ -103,7 +103,7 @@ def crash_at_record(kind: str, moment: str) -> None:
 
 
 def crash_at_end_of_transaction(moment: str) -> None:
-    class CrashingTransactions(Transactions):
+    class CrashingTransactions(TransactionCoordinator):
         async def ask(self, transactional_id: str, make_event: Callable[[int], TransactionEvent]) -> TransactionReply:
             if moment == "before" and isinstance(make_event(0), EndTransaction):
                 crash()
@@ -114,7 +114,7 @@ def crash_at_end_of_transaction(moment: str) -> None:
                 crash()
             super()._on_write_durable(transactional_id, written)
 
-    vars(server)["Transactions"] = CrashingTransactions
+    vars(server)["TransactionCoordinator"] = CrashingTransactions
 
 
 def crash_after_records(count: int) -> None:

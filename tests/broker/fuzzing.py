@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.broker.apis.table import APIS
-from coterie.broker.security.users import Users
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.wire.frames import encode_request, with_length
 from coterie.wire.schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE, request_schema
 from tests.broker.conftest import RawClient, raw_client
@@ -121,7 +121,7 @@ def run(count: int, seed: int, protocol: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder, fuzzed_broker(Path(folder), protocol) as broker:
         with raw_client(broker.port) as bystander:
             if protocol == "SASL_PLAINTEXT":
-                Users(Path(folder) / "data" / "users.json").add("bystander", "secret")
+                BrokerUsersFile(Path(folder) / "data" / "users.json").add("bystander", "secret")
                 bystander.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
                 bystander.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\0bystander\0secret")
             while sent < count and not broker.has_died:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.broker.security.users import Users
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -49,7 +49,7 @@ def secured_broker(
         ),
         **more,
     )
-    Users(settings.users_path).add(USER, PASSWORD)
+    BrokerUsersFile(settings.users_path).add(USER, PASSWORD)
     broker = ThreadedBroker(settings)
     broker.start()
     try:
@@ -65,7 +65,7 @@ def trusting(authority: Authority) -> ssl.SSLContext:
 @contextmanager
 def logged_in(broker: ThreadedBroker, user: str) -> Iterator[RawClient]:
     """A raw connection that is authenticated as ``user``, who is added if missing."""
-    users = Users(broker.settings.users_path)
+    users = BrokerUsersFile(broker.settings.users_path)
     if user not in users.names():
         users.add(user, PASSWORD)
     with raw_client(broker.port) as client:

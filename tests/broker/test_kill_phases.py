@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.engine.lease import Lease
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.engine.lease import LeaseDurations
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import Request, Response, Timer
 from coterie.member.classic.state import Member, MemberSettings
@@ -50,7 +50,7 @@ def broker(tmp_path: Path) -> Iterator[CrashingBroker]:
 
 def sent_at_ms(proved: LeaseRenewed) -> int:
     """When the heartbeat was sent."""
-    return proved.lease_ends_ms - Lease(proved.session_timeout_ms).duration_ms
+    return proved.lease_ends_ms - LeaseDurations(proved.session_timeout_ms).duration_ms
 
 
 class Worker:
@@ -113,7 +113,7 @@ async def worker(port: int, name: str, *, instance: str | None = None) -> AsyncI
         retry_backoff_ms=50,
         retry_backoff_max_ms=200,
     )
-    coordinator = KafkaCoordinatorClient(
+    coordinator = KafkaClassicCoordinatorClient(
         [f"127.0.0.1:{port}"], client_id=name, request_timeout_ms=20_000, parked_timeout_ms=60_000
     )
     membership = GroupMembership(step, Member(settings), coordinator)

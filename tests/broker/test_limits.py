@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coterie.broker.context import BrokerContext
-from coterie.broker.security.budget import Budget, PrincipalBudget, PrincipalBudgets, RequestBudget
+from coterie.broker.security.budget import ByteBudget, PrincipalByteBudget, PrincipalByteBudgets, RequestBudgetShare
 from coterie.broker.security.principals import ANONYMOUS
 from coterie.broker.storage.reader import StoreReader
 from coterie.wire.batches import NewRecord, encode_batch
@@ -29,7 +29,7 @@ def is_served(client: RawClient) -> bool:
 
 
 async def test_taking_more_than_the_remaining_bytes_waits_for_a_release() -> None:
-    budget = Budget(100)
+    budget = ByteBudget(100)
     await budget.take(60)
     assert not budget.has_capacity(41)
     waiting = asyncio.create_task(budget.take(41))
@@ -41,7 +41,7 @@ async def test_taking_more_than_the_remaining_bytes_waits_for_a_release() -> Non
 
 
 async def test_a_single_request_may_take_more_than_the_whole_budget() -> None:
-    budget = Budget(100)
+    budget = ByteBudget(100)
     await budget.take(1_000)
     assert not budget.has_capacity(1)
     budget.release(1_000)
@@ -49,7 +49,7 @@ async def test_a_single_request_may_take_more_than_the_whole_budget() -> None:
 
 
 async def test_a_cancelled_wait_takes_no_bytes() -> None:
-    budget = Budget(100)
+    budget = ByteBudget(100)
     await budget.take(100)
     waiting = asyncio.create_task(budget.take(1))
     await asyncio.sleep(0)
@@ -61,10 +61,10 @@ async def test_a_cancelled_wait_takes_no_bytes() -> None:
 
 
 async def test_the_next_response_is_not_blocked_by_bytes_of_later_responses() -> None:
-    budget = Budget(100)
+    budget = ByteBudget(100)
     due = [1]
-    first = RequestBudget(budget, PrincipalBudget("a", 1_000), 0, is_next_response=lambda: due == [0])
-    second = RequestBudget(budget, PrincipalBudget("a", 1_000), 0, is_next_response=lambda: due == [1])
+    first = RequestBudgetShare(budget, PrincipalByteBudget("a", 1_000), 0, is_next_response=lambda: due == [0])
+    second = RequestBudgetShare(budget, PrincipalByteBudget("a", 1_000), 0, is_next_response=lambda: due == [1])
     await second.reserve_response_bytes(90)
     waiting = asyncio.create_task(first.reserve_response_bytes(90))
     await asyncio.sleep(0)
@@ -72,12 +72,12 @@ async def test_the_next_response_is_not_blocked_by_bytes_of_later_responses() ->
     due[0] = 0
     budget.release(0)
     await waiting
-    first.switch_to_response(80)
+    first.replace_with_response_bytes(80)
     assert budget.bytes_in_flight == 170
 
 
 async def test_responses_leave_a_quarter_of_a_principals_budget_to_requests() -> None:
-    shared = PrincipalBudget("a", 100)
+    shared = PrincipalByteBudget("a", 100)
     await shared.take_for_response(80, is_next_response=lambda: True)
     assert shared.has_capacity(20)
     waiting = asyncio.create_task(shared.take_for_response(40, is_next_response=lambda: True))
@@ -89,8 +89,30 @@ async def test_responses_leave_a_quarter_of_a_principals_budget_to_requests() ->
     assert shared.bytes_in_flight == 60
 
 
+async def test_delayed_requests_and_responses_of_a_principal_are_each_warned_of_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    budgets = PrincipalByteBudgets(100)
+    for _ in range(3):
+        # The last release removes the budget: a client that connects again and again gets a new one each time.
+        shared = budgets.acquire("User:a")
+        shared.log_delayed_request("127.0.0.1:5")
+        await shared.take_for_response(75, is_next_response=lambda: True)
+        waiting = asyncio.create_task(shared.take_for_response(75, is_next_response=lambda: True))
+        await asyncio.sleep(0)
+        shared.release_response(75)
+        await waiting
+        budgets.release("User:a")
+    budgets.acquire("User:b").log_delayed_request("127.0.0.1:6")
+    assert [(one.levelname, one.getMessage().partition(":")[0]) for one in caplog.records] == [
+        ("WARNING", "Connection 127.0.0.1"),
+        ("WARNING", "Fetch responses for User"),
+        ("WARNING", "Connection 127.0.0.1"),
+    ]
+
+
 async def test_a_later_response_takes_no_bytes_before_the_next_response() -> None:
-    shared = PrincipalBudget("a", 100)
+    shared = PrincipalByteBudget("a", 100)
     due = [0]
     behind = asyncio.create_task(shared.take_for_response(75, is_next_response=lambda: due == [1]))
     await asyncio.sleep(0)
@@ -102,7 +124,7 @@ async def test_a_later_response_takes_no_bytes_before_the_next_response() -> Non
 
 
 def test_a_principals_budget_exists_until_its_last_connection_releases_it() -> None:
-    budgets = PrincipalBudgets(100)
+    budgets = PrincipalByteBudgets(100)
     first = budgets.acquire("a")
     assert budgets.acquire("a") is first
     budgets.release("a")
@@ -120,8 +142,9 @@ def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest
     ):
         assert is_served(one)
         assert is_served(two)
-        with raw_client(broker.port) as three, caplog.at_level(logging.WARNING, logger="coterie.broker"):
-            assert three.is_closed()
+        for _ in range(3):  # a client that connects again and again does not fill the log
+            with raw_client(broker.port) as three, caplog.at_level(logging.WARNING, logger="coterie.broker"):
+                assert three.is_closed()
         assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
             "2 connections from its address are open, which is the maximum (--connections-per-ip-max)"
         ]
@@ -141,7 +164,10 @@ def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest
 def test_a_connection_over_its_in_flight_bytes_is_read_one_request_at_a_time(tmp_path: Path) -> None:
     batch = encode_batch([NewRecord(key=None, value=b"x" * 5_000)], timestamp_ms=1)
     data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
-    with secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=6_000) as broker, raw_client(broker.port) as client:
+    with (
+        secured_broker(tmp_path, "PLAINTEXT", connection_in_flight_size_max=6_000) as broker,
+        raw_client(broker.port) as client,
+    ):
         client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
         headers = [
             client.send(PRODUCE, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data) for _ in range(30)
@@ -155,7 +181,7 @@ def test_a_greedy_principal_waits_and_others_are_served(tmp_path: Path, caplog: 
         secured_broker(tmp_path, "SASL_PLAINTEXT", principal_in_flight_size_max=1_000) as broker,
         logged_in(broker, "bob") as bob,
         logged_in(broker, USER) as second,
-        caplog.at_level(logging.WARNING, logger="coterie.broker"),
+        caplog.at_level(logging.DEBUG, logger="coterie.broker"),
     ):
         with logged_in(broker, USER) as first:
             first.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
@@ -176,6 +202,7 @@ def test_a_greedy_principal_waits_and_others_are_served(tmp_path: Path, caplog: 
             header = second.send(METADATA, 4, topics=[], allow_auto_topic_creation=False)
             wait_until(lambda: caplog.text.count("is not read until responses are sent") == 2)
             assert is_served(bob)
+        assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1, "one warning a minute"
         # The greedy connection is closed, and its bytes in flight are released.
         assert second.receive(header).brokers
         assert is_served(bob)
@@ -225,7 +252,7 @@ def test_no_further_requests_are_read_from_a_peer_that_reads_no_responses(
     batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
     size_max = 4 * len(batch)
     with (
-        secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=size_max) as broker,
+        secured_broker(tmp_path, "PLAINTEXT", connection_in_flight_size_max=size_max) as broker,
         raw_client(broker.port) as other,
         raw_client(broker.port) as stalled,
     ):
@@ -245,16 +272,16 @@ def test_no_further_requests_are_read_from_a_peer_that_reads_no_responses(
 def test_peers_that_read_no_responses_stay_within_one_budget_and_delay_no_heartbeat(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budgets: set[PrincipalBudget] = set()
+    budgets: set[PrincipalByteBudget] = set()
     taken: list[int] = []
-    take_for_response = PrincipalBudget.take_for_response
+    take_for_response = PrincipalByteBudget.take_for_response
 
-    async def recording_take(self: PrincipalBudget, size: int, *, is_next_response: Callable[[], bool]) -> None:
+    async def recording_take(self: PrincipalByteBudget, size: int, *, is_next_response: Callable[[], bool]) -> None:
         await take_for_response(self, size, is_next_response=is_next_response)
         taken.append(self.bytes_in_flight)
         budgets.add(self)
 
-    monkeypatch.setattr(PrincipalBudget, "take_for_response", recording_take)
+    monkeypatch.setattr(PrincipalByteBudget, "take_for_response", recording_take)
     batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
     size_max = 16 * len(batch)
     with (
@@ -292,7 +319,7 @@ def test_a_peer_that_reads_no_responses_delays_others_at_most_for_its_timeout(
     size_max = 16 * len(batch)
     with (
         secured_broker(
-            tmp_path, "PLAINTEXT", principal_in_flight_size_max=size_max, stalled_read_timeout_ms=1_000
+            tmp_path, "PLAINTEXT", principal_in_flight_size_max=size_max, unread_response_timeout_ms=1_000
         ) as broker,
         raw_client(broker.port) as reader,
         ExitStack() as stack,
@@ -377,7 +404,7 @@ def test_others_are_served_during_a_long_request(
     ):
         greedy.send(api_key, version, **values)
 
-        async def budget(node: BrokerContext) -> Budget:
+        async def budget(node: BrokerContext) -> ByteBudget:
             return node.security.budgets.acquire(f"{ANONYMOUS}@127.0.0.1")
 
         shared = broker.run(budget)

@@ -111,7 +111,7 @@ def test_timestamps_of_records_are_checked_by_the_wall_clock_though_the_monotoni
 ) -> None:
     """As after two hours of suspend, during which the monotonic clock does not advance."""
     behind_ms = 2 * 3_600_000
-    monkeypatch.setattr("coterie.broker.server.steady_clock", lambda: lambda: wall_ms() - behind_ms)
+    monkeypatch.setattr("coterie.broker.server.make_steady_clock_ms", lambda: lambda: wall_ms() - behind_ms)
     threaded = ThreadedBroker(BrokerSettings(data_path=tmp_path, group_limits=QUICK))
     threaded.start()
     try:

@@ -40,7 +40,7 @@ def view(**different: Any) -> GroupView:
             "deferred": (),
             "unassigned": (),
             "policy": RebalancePolicy(),
-            "next_round_ms": None,
+            "next_round_in_ms": None,
             **different,
         }
     )

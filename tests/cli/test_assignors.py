@@ -124,7 +124,7 @@ def test_the_broker_starts_without_an_assignor_that_cannot_be_used(
     register: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     register(("named", "Named"), ("raises", "Raises"))
-    assert [one.name for one in assignors.load_installed_assignors(RebalancePolicy())] == ["named"]
+    assert [one.name for one in assignors.load_usable_installed_assignors(RebalancePolicy())] == ["named"]
     assert "The assignor raises cannot be used" in caplog.text
 
 
@@ -138,5 +138,5 @@ async def test_an_assignor_computes_on_a_thread_of_its_own(register: Callable[..
 async def test_an_assignor_that_returns_something_else_has_failed(register: Callable[..., None]) -> None:
     register(("nothing", "ReturnsNothing"))
     loaded = assignors.load_assignors(["nothing"], RebalancePolicy(), key=KEY)
-    with pytest.raises(TypeError, match="NoneType in place of ComputedTarget"):
+    with pytest.raises(TypeError, match="NoneType instead of a ComputedTarget"):
         await assignors.assign_functions_by_name(loaded)["nothing"](EMPTY_GROUP)

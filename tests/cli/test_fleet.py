@@ -32,13 +32,13 @@ def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Pat
     )
     worker = children.start_python("worker-0", ["-c", "input()"])
     fleet.workers[0] = children.start_python("worker-0", ["-c", "import time; time.sleep(600)"])
-    assert fleet.worker_startup_status(0) == "its process is starting"
+    assert fleet.worker_unready_reason(0) == "its process is starting"
     fleet.workers[0] = worker
     wait_until(lambda: not worker.is_running, "the worker has ended")
-    assert fleet.worker_startup_status(0) == "its process has ended (exit code 1)"
+    assert fleet.worker_unready_reason(0) == "its process has ended (exit code 1)"
     assert not fleet.is_worker_ready(0)
-    fleet.handle_ended_children()
-    assert fleet.worker_startup_status(0) == "its process has ended"
+    fleet.restart_broker_and_report_ended()
+    assert fleet.worker_unready_reason(0) == "its process has ended"
     fleet.close()
 
 
@@ -57,7 +57,7 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
 
     classic = settings(GroupProtocolName.CLASSIC)
     assert classic.broker_options == ["--initial-delay-ms", "7"]
-    assert classic.worker_properties == {
+    assert classic.common_worker_properties == {
         "group.protocol": "classic",
         "session.timeout.ms": "8",
         "heartbeat.interval.ms": "9",
@@ -70,7 +70,7 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
         "--config", "group.connect.session.timeout.ms=8",
         "--config", "group.connect.heartbeat.interval.ms=9",
     ]  # fmt: skip
-    assert connect.worker_properties == {"group.protocol": "connect", "worker.key": "value"}
+    assert connect.common_worker_properties == {"group.protocol": "connect", "worker.key": "value"}
 
 
 def test_a_connect_group_has_members_until_the_last_one_leaves(tmp_path: Path, children: Children) -> None:
@@ -79,14 +79,14 @@ def test_a_connect_group_has_members_until_the_last_one_leaves(tmp_path: Path, c
     settings = FleetSettings(data_folder=tmp_path, broker_port=broker.port, first_rest_port=free_port())
     fleet = Fleet(settings, children, print_line=lambda line: None)
     try:
-        assert not fleet.has_group_members()
+        assert not fleet.may_group_have_members()
         with raw_client(broker.port) as client:
             worker = Worker(client, "w0", GROUP_ID)
             worker.beat()
-            assert fleet.has_group_members()
+            assert fleet.may_group_have_members()
             worker.beat(member_epoch=-1)
-        assert not fleet.has_group_members()
+        assert not fleet.may_group_have_members()
     finally:
         broker.stop()
-    assert fleet.has_group_members(), "a broker that does not respond may have members"
+    assert fleet.may_group_have_members(), "a broker that does not respond may have members"
     fleet.close()

@@ -13,7 +13,7 @@ from coterie.assignors.connect.interface import LISTENER_ENTRY_POINTS, ConnectAs
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli import listeners
 from coterie.cli.assignors import assign_functions_by_name
-from coterie.cli.listeners import ListenerThread, NamedListener
+from coterie.cli.listeners import NamedListener, RebalanceListenerThread
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import ConfigOffset, GroupEpoch
@@ -117,9 +117,9 @@ class FailingAssignor(CooperativeAssignor):
 
 def thread_of(
     *given: Recording, assignors: Sequence[ConnectAssignor] = (), slow_call_ms: int = 60_000
-) -> ListenerThread:
+) -> RebalanceListenerThread:
     named = [NamedListener(name=f"listener-{number}", listener=one) for number, one in enumerate(given)]
-    return ListenerThread(named, assignors, slow_call_ms=slow_call_ms, close_timeout_ms=60_000)
+    return RebalanceListenerThread(named, assignors, slow_call_ms=slow_call_ms, close_timeout_ms=60_000)
 
 
 # -- loading ----------------------------------------------------------------------------------------------------------
@@ -192,7 +192,9 @@ async def test_an_assignor_is_called_before_the_listeners_and_only_for_new_jobs(
 async def test_after_the_call_of_an_assignor_its_metadata_are_read(assignor: ConnectAssignor) -> None:
     names: list[str] = []
     listening = Recording()
-    thread = ListenerThread([NamedListener(name="one", listener=listening)], [assignor], after_assignment=names.append)
+    thread = RebalanceListenerThread(
+        [NamedListener(name="one", listener=listening)], [assignor], after_assignment=names.append
+    )
     thread.notify(JobsRevoked(jobs=ORDERS))
     thread.notify(ASSIGNED)
     await thread.close()
@@ -271,7 +273,7 @@ async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) 
 
 async def test_the_end_of_a_worker_does_not_wait_for_a_plugin_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
     blocking = Blocking()
-    thread = ListenerThread([NamedListener(name="slow", listener=blocking)], [], close_timeout_ms=20)
+    thread = RebalanceListenerThread([NamedListener(name="slow", listener=blocking)], [], close_timeout_ms=20)
     thread.notify(JobsRevoked(jobs=ORDERS))
     await thread.close()
     assert "on_revoked of listener slow has not returned; this worker ends now" in caplog.text

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.fleet import GROUP_ID
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest
 from coterie.member.classic.state import NO_MEMBER
 from coterie.wire.connect import PROTOCOL_TYPE
@@ -134,7 +134,7 @@ def test_the_broker_runs_while_the_group_has_a_member_that_up_did_not_start(up: 
 
 
 async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
-    coordinator = KafkaCoordinatorClient(
+    coordinator = KafkaClassicCoordinatorClient(
         [f"127.0.0.1:{up.broker_port}"], client_id="other", request_timeout_ms=20_000, parked_timeout_ms=40_000
     )
     join = JoinRequest(

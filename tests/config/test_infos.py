@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Type, at_least
+from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses, Type, at_least
 from coterie.config.infos import NULL_VALUE_ERROR, make_config_infos
 
 DEFINITION = ConfigDef(
@@ -18,7 +18,7 @@ DEFINITION = ConfigDef(
 def test_groups_and_keys_have_the_order_of_the_definition() -> None:
     infos = make_config_infos("C", DEFINITION, {}, {})
     assert infos.groups == ("Second", "First")
-    assert [(info.key.name, info.value) for info in infos.configs] == [
+    assert [(info.name, info.value) for info in infos.configs] == [
         ("b", "1"),
         ("a", None),
         ("c", "x,y"),
@@ -27,12 +27,12 @@ def test_groups_and_keys_have_the_order_of_the_definition() -> None:
     assert (infos.error_count, infos.errors) == (0, {})
 
 
-def test_a_key_without_a_definition_that_has_an_error_gets_one_and_no_value() -> None:
+def test_a_key_without_a_definition_that_has_an_error_has_neither_a_definition_nor_a_value() -> None:
     infos = make_config_infos("C", DEFINITION, {"e": "secret"}, {"e": ["no such key"], "b": ["x", "y"]})
     assert infos.error_count == 3
     assert infos.errors == {"b": ["x", "y"], "e": ["no such key"]}
-    assert (infos.configs[-1].key.name, infos.configs[-1].value) == ("e", None)
-    assert infos.configs[-1].key.documentation
+    unknown = infos.configs[-1]
+    assert (unknown.name, unknown.key, unknown.value) == ("e", None, None)
 
 
 def test_a_null_replaces_the_value_and_its_errors() -> None:
@@ -65,8 +65,8 @@ def test_a_value_is_shown_as_connect_shows_it(type_: Type, text: str | None, sho
 
 
 def test_the_name_of_no_class_is_shown_as_null() -> None:
-    names = ClassNames(("a.B",), "There are", interface_name="Converter", other_names=frozenset(("B",)))
+    names = OneOfPluginClasses(("a.B",), interface_name="Converter", other_names=frozenset(("B",)))
     key = ConfigKey(name="k", type=Type.CLASS, documentation="", validator=names)
     assert [key.shown_value(text) for text in ("a.B", " B ", "C")] == ["a.B", "B", None]
-    assert key.value_error("C") == "Invalid value C for configuration k: Class C could not be found. There are a.B"
+    assert key.value_error("C") == "Invalid value C for configuration k: Class C could not be found."
     assert key.recommended_values == ("a.B",)

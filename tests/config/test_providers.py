@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from coterie.config.providers import ConfigProviders
-from coterie.config.secrets import HIDDEN_SIZE_MIN, hide_secrets, masked_config, remember_secret
+from coterie.config.secrets import HIDDEN_SIZE_MIN, hide_secrets, masked_config, register_secret_to_hide
 from coterie.config.worker import WorkerSettings
 from coterie.nouns.errors import ConfigError
 
@@ -172,9 +172,9 @@ def test_a_resolved_value_is_hidden_in_every_form(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_short_value_is_not_hidden_because_it_is_in_many_words() -> None:
-    remember_secret("q" * (HIDDEN_SIZE_MIN - 1))
+    register_secret_to_hide("q" * (HIDDEN_SIZE_MIN - 1))
     assert hide_secrets("qqq") == "qqq"
-    remember_secret("q" * HIDDEN_SIZE_MIN)
+    register_secret_to_hide("q" * HIDDEN_SIZE_MIN)
     assert hide_secrets("qqqqq") == "[hidden]q"
 
 

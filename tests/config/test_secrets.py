@@ -13,7 +13,7 @@ from coterie.config.secrets import (
     contains_reference,
     hide_secrets,
     masked_config,
-    remember_secret,
+    register_secret_to_hide,
     remove_secrets_follower,
 )
 
@@ -74,16 +74,16 @@ def test_a_text_that_no_provider_resolves_is_hidden(value: str) -> None:
 
 def test_a_follower_receives_all_values_the_longest_first_until_it_is_removed() -> None:
     received: list[Sequence[str]] = []
-    remember_secret("followed-1")
+    register_secret_to_hide("followed-1")
     add_secrets_follower(received.append)
     assert "followed-1" in received[-1]
-    remember_secret("before followed-1")
+    register_secret_to_hide("before followed-1")
     assert received[-1].index("before followed-1") < received[-1].index("followed-1")
-    remember_secret("followed-1")
+    register_secret_to_hide("followed-1")
     assert len(received) == 2
     remove_secrets_follower(received.append)
     remove_secrets_follower(received.append)
-    remember_secret("followed-2")
+    register_secret_to_hide("followed-2")
     assert len(received) == 2
 
 
@@ -103,7 +103,7 @@ def test_a_value_that_a_follower_cannot_hide_is_not_used_and_is_tried_again() ->
 
     with pytest.raises(SecretNotHiddenError):
         add_secrets_follower(follow)
-    remember_secret("not followed")
+    register_secret_to_hide("not followed")
     is_broken = False
     add_secrets_follower(follow)
     try:
@@ -113,7 +113,7 @@ def test_a_value_that_a_follower_cannot_hide_is_not_used_and_is_tried_again() ->
                 ConfigProviders(by_name={"env": OneValue()}).resolve({"key": "${env:NAME}"})
         assert hide_secrets("hard to hide") == MASK
         is_broken = False
-        remember_secret("hard to hide")
+        register_secret_to_hide("hard to hide")
         assert "hard to hide" in received[-1]
     finally:
         remove_secrets_follower(follow)
@@ -127,14 +127,14 @@ def test_a_follower_that_takes_long_delays_no_known_value_and_no_removal() -> No
             entered.set()
             go_on.wait(30)
 
-    remember_secret("known-before")
+    register_secret_to_hide("known-before")
     add_secrets_follower(wait)
-    remember_secret("known-before-the-wait")
-    thread = threading.Thread(target=remember_secret, args=("slowly-followed",))
+    register_secret_to_hide("known-before-the-wait")
+    thread = threading.Thread(target=register_secret_to_hide, args=("slowly-followed",))
     thread.start()
     try:
         assert entered.wait(30)
-        remember_secret("known-before-the-wait")
+        register_secret_to_hide("known-before-the-wait")
         remove_secrets_follower(wait)
         assert hide_secrets("slowly-followed") == MASK
         assert thread.is_alive()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from coterie.engine.lease import Lease
 def test_a_third_of_the_session_remains_for_stops(
     session_timeout_ms: int, duration_ms: int, stop_grace_ms: int, stall_threshold_ms: int
 ) -> None:
-    lease = Lease(session_timeout_ms)
+    lease = LeaseDurations(session_timeout_ms)
     assert (lease.duration_ms, lease.stop_grace_ms, lease.stall_threshold_ms) == (
         duration_ms,
         stop_grace_ms,
@@ -23,7 +23,7 @@ def test_a_third_of_the_session_remains_for_stops(
 
 @pytest.mark.parametrize("session_timeout_ms", [10_000, 6_000, 45_000, 1])
 def test_a_second_request_fits_into_the_lease(session_timeout_ms: int) -> None:
-    lease = Lease(session_timeout_ms)
+    lease = LeaseDurations(session_timeout_ms)
     assert lease.request_timeout_ms == session_timeout_ms // 3
     assert 2 * lease.request_timeout_ms <= lease.duration_ms
     assert 2 * lease.heartbeat_timeout_ms <= lease.duration_ms

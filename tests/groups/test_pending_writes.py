@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coterie.groups.pending_writes import PendingWrites
+from coterie.groups.pending_writes import OpenTransactionWrites
 
 KEYS, PRODUCERS = st.sampled_from("ab"), st.integers(1, 3)
 steps = st.lists(
@@ -31,7 +31,7 @@ def value_of(log: list[tuple[str, int, str]], key: str) -> int | None:
 @given(steps)
 @example([("write", 1, "a"), ("write", 2, "a"), ("commit", 2, ""), ("commit", 1, "")])
 def test_the_values_are_those_of_a_reader_of_the_whole_log(log: list[tuple[str, int, str]]) -> None:
-    pending: PendingWrites[str, int] = PendingWrites()
+    pending: OpenTransactionWrites[str, int] = OpenTransactionWrites()
     values: dict[str, int] = {}
     for at, (kind, producer, key) in enumerate(log):
         match kind:

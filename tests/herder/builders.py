@@ -18,7 +18,7 @@ CONNECTOR_LINE = config_records.connector_line(ORDERS, CONFIG, INCARNATION)
 DELETED = DeletedConnector(replaced_config=CONFIG)
 """The response to a deletion of the connector."""
 ORDERS_TASK_CONFIGS = [{"share": "0/2"}, {"share": "1/2"}]
-TASK_CONFIG_LINES = config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS, INCARNATION)
+TASK_CONFIG_LINES = config_records.task_config_and_commit_lines(ORDERS, ORDERS_TASK_CONFIGS, INCARNATION)
 EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol
 
 

@@ -5,30 +5,29 @@ from typing import TypeAlias, TypeVar
 
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin, PluginType
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.machine import check_all, step
 from coterie.herder.messages import (
     AppendConfigLines,
-    AppendStatuses,
+    AppendStatusLines,
     ApplyOffsetChange,
     AskPlugins,
     CloseRequestIntake,
-    ConfigEndFound,
     ConfigLinesAppended,
     ConfigLinesRead,
-    ConfigValidated,
-    ConnectorSplit,
+    ConfigLogEndFound,
+    ConfigValidationCompleted,
     Effect,
     Event,
-    FindConfigEnd,
+    FindConfigLogEnd,
     LeaderLogOpened,
     MakeSessionKey,
     OffsetChangeEnded,
     OffsetReadEnded,
     OpenLeaderLog,
-    PluginsAnswered,
-    ReadOffsets,
+    PluginQuestionAnswered,
+    ReadConnectorOffsets,
     Reply,
     RequestArrived,
     RequestIntakeClosed,
@@ -36,6 +35,7 @@ from coterie.herder.messages import (
     RuntimeOpened,
     SessionKeyMade,
     SplitConnector,
+    SplitSucceeded,
     StartTask,
     StatusAppendEnded,
     StatusLinesRead,
@@ -46,7 +46,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
-from coterie.herder.requests.questions import ListPlugins, PluginKeys, PluginList
+from coterie.herder.requests.questions import ListPlugins, PluginConfigKeys, PluginList
 from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, GenerationId, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
@@ -84,13 +84,13 @@ RunnableChore: TypeAlias = (
     | RestartTask
     | StopTask
     | SplitConnector
-    | FindConfigEnd
+    | FindConfigLogEnd
     | ValidateConfig
     | AskPlugins
-    | ReadOffsets
+    | ReadConnectorOffsets
     | ApplyOffsetChange
     | AppendConfigLines
-    | AppendStatuses
+    | AppendStatusLines
     | MakeSessionKey
     | CloseRequestIntake
 )
@@ -98,7 +98,7 @@ RunnableChore: TypeAlias = (
 
 def lease_renewed(*, sent_at_ms: int) -> LeaseRenewed:
     """The event for the response to a heartbeat that was sent at ``sent_at_ms``."""
-    until_ms = sent_at_ms + Lease(SESSION_TIMEOUT_MS).duration_ms
+    until_ms = sent_at_ms + LeaseDurations(SESSION_TIMEOUT_MS).duration_ms
     return LeaseRenewed(lease_ends_ms=until_ms, session_timeout_ms=SESSION_TIMEOUT_MS)
 
 
@@ -114,9 +114,11 @@ def assignments_requested(
     return AssignmentsRequested(token=token, member_id=ME, members=members)
 
 
-def validated(id_: RequestId, errors: Mapping[str, Sequence[str]] | None = None) -> ConfigValidated:
+def validated(id_: RequestId, errors: Mapping[str, Sequence[str]] | None = None) -> ConfigValidationCompleted:
     """The event for a validation that found ``errors``."""
-    return ConfigValidated(id=id_, infos=ConfigInfos(connector_class="", configs=()).with_errors(errors or {}))
+    return ConfigValidationCompleted(
+        id=id_, infos=ConfigInfos(connector_class="", configs=()).with_errors(errors or {})
+    )
 
 
 class HerderDriver:
@@ -217,12 +219,18 @@ class HerderDriver:
             protocol=protocol,
         )
 
-    def write(self, *lines: NewTopicRecord, read: bool = True) -> None:
+    def write(self, *lines: NewTopicRecord, read: bool = True, completes_first_read: bool = False) -> None:
         """Append to the config log; the herder reads the records if ``read``."""
         begin = len(self.config)
         self.config += lines
         if read:
-            self.feed(ConfigLinesRead(lines=_lines(lines, begin), position=LogPosition(begin + len(lines))))
+            self.feed(
+                ConfigLinesRead(
+                    lines=_lines(lines, begin),
+                    position=LogPosition(begin + len(lines)),
+                    completes_first_read=completes_first_read,
+                )
+            )
 
     def send_request(self, request: Request, attempt: WriteAttempt | None = None) -> RequestId:
         id_ = RequestId(self._requests)
@@ -260,32 +268,36 @@ class HerderDriver:
             case SplitConnector(connector=name, config=config, config_line_offset=written_at):
                 count = int(config.get("tasks.max", "1"))
                 configs = [{"share": f"{number}/{count}"} for number in range(count)]
-                self.feed(ConnectorSplit(connector=name, config_line_offset=written_at, task_configs=configs))
-            case FindConfigEnd(purpose=purpose):
-                self.feed(ConfigEndFound(purpose=purpose, end_offset=LogPosition(len(self.config))))
+                self.feed(SplitSucceeded(connector=name, config_line_offset=written_at, task_configs=configs))
+            case FindConfigLogEnd(purpose=purpose):
+                self.feed(ConfigLogEndFound(purpose=purpose, end_offset=LogPosition(len(self.config))))
             case ValidateConfig(id=id_):
                 self.feed(validated(id_))
             case AskPlugins(id=id_, question=question):
                 is_list = isinstance(question, ListPlugins)
                 self.feed(
-                    PluginsAnswered(id=id_, answer=PluginList(plugins=PLUGINS) if is_list else PluginKeys(keys=()))
+                    PluginQuestionAnswered(
+                        id=id_, answer=PluginList(plugins=PLUGINS) if is_list else PluginConfigKeys(keys=())
+                    )
                 )
-            case ReadOffsets(id=id_) | ApplyOffsetChange(id=id_):
-                self.feed(OffsetReadEnded(id=id_) if isinstance(chore, ReadOffsets) else OffsetChangeEnded(id=id_))
+            case ReadConnectorOffsets(id=id_) | ApplyOffsetChange(id=id_):
+                self.feed(
+                    OffsetReadEnded(id=id_) if isinstance(chore, ReadConnectorOffsets) else OffsetChangeEnded(id=id_)
+                )
             case AppendConfigLines(purpose=append_purpose, lines=lines):
                 self.write(*lines)
                 self.feed(ConfigLinesAppended(purpose=append_purpose, end_offset=LogPosition(len(self.config))))
             case MakeSessionKey(size_bytes=size_bytes):
                 self._keys += 1
                 self.feed(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_clock_ms=self.wall_ms))
-            case CloseRequestIntake() | AppendStatuses():
+            case CloseRequestIntake() | AppendStatusLines():
                 self._run_last_chore(chore)
 
-    def _run_last_chore(self, chore: CloseRequestIntake | AppendStatuses) -> None:
+    def _run_last_chore(self, chore: CloseRequestIntake | AppendStatusLines) -> None:
         match chore:
             case CloseRequestIntake():
                 self.feed(RequestIntakeClosed())
-            case AppendStatuses(lines=lines):
+            case AppendStatusLines(lines=lines):
                 begin = len(self.statuses)
                 self.statuses += lines
                 self.feed(StatusLinesRead(lines=_lines(lines, begin)))

@@ -7,9 +7,9 @@ import pytest
 
 from coterie.engine.log import TopicRecord
 from coterie.herder import config_records
-from coterie.herder.messages import AppendStatuses, StatusAppendEnded, StatusLinesRead, TimerFired
+from coterie.herder.messages import AppendStatusLines, StatusAppendEnded, StatusLinesRead, TimerFired
 from coterie.herder.requests.kinds import Answer, Request
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.status_records import StatusState
@@ -44,14 +44,14 @@ def ask(driver: HerderDriver, request: Request) -> Answer | None:
 
 
 def topic_keys(driver: HerderDriver) -> list[str]:
-    lines = [line for effect in driver.pop_effects(AppendStatuses) for line in effect.lines]
+    lines = [line for effect in driver.pop_effects(AppendStatusLines) for line in effect.lines]
     return [line.key.decode() for line in lines if line.key is not None and line.key.startswith(b"status-topic-")]
 
 
 def test_a_topic_is_written_once_by_the_task_that_first_uses_it() -> None:
     driver = running()
     progress(driver, "b", "a", task=1)
-    lines = [line for effect in driver.effects if isinstance(effect, AppendStatuses) for line in effect.lines]
+    lines = [line for effect in driver.effects if isinstance(effect, AppendStatusLines) for line in effect.lines]
     written = [line for line in lines if line.key is not None and line.key.startswith(b"status-topic-")]
     assert [line.key for line in written] == [b"status-topic-a:connector-orders", b"status-topic-b:connector-orders"]
     assert written[0].value is not None
@@ -76,7 +76,7 @@ def test_a_reset_is_answered_when_its_tombstones_are_read() -> None:
     assert driver.answer(request) is None
     progress(driver, "a", batch_id=1)
     driver.run_all_chores()
-    assert driver.answer(request) == Done()
+    assert driver.answer(request) == SuccessWithoutContent()
     assert topics_of(driver) == ()
     progress(driver, "a", batch_id=2)
     driver.run_all_chores()
@@ -86,7 +86,7 @@ def test_a_reset_is_answered_when_its_tombstones_are_read() -> None:
 def test_a_failed_append_is_repeated() -> None:
     driver = running()
     progress(driver, "a")
-    driver.pop_effects(AppendStatuses)
+    driver.pop_effects(AppendStatusLines)
     driver.feed(StatusAppendEnded(failure="no brokers"))
     driver.feed(TimerFired(timer="statuses"))
     driver.run_all_chores()
@@ -115,7 +115,7 @@ def test_the_leader_deletes_topics_that_outlived_their_connector() -> None:
 def test_an_unknown_connector_has_no_topics_and_its_reset_succeeds() -> None:
     driver = running()
     assert topics_of(driver, ConnectorName("nope")) == ()
-    assert ask(driver, ResetActiveTopics(connector=ConnectorName("nope"))) == Done()
+    assert ask(driver, ResetActiveTopics(connector=ConnectorName("nope"))) == SuccessWithoutContent()
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_records import (
-    ConnectorWritten,
+    ConnectorConfigWritten,
+    ConnectorRestartRequested,
     IgnoredLine,
     LoggerLevelWritten,
-    RestartRequested,
     SessionKeyWritten,
     TargetStateWritten,
+    TaskConfigsCommitted,
     TaskConfigWritten,
-    TasksCommitted,
 )
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.nouns.ids import Incarnation
@@ -35,21 +35,21 @@ INCARNATION = Incarnation("5f3a")
 def encode_again(record: config_records.ConfigRecord) -> list[NewTopicRecord]:
     """The same record, encoded by this code."""
     match record:
-        case ConnectorWritten(connector=name, config=None):
+        case ConnectorConfigWritten(connector=name, config=None):
             return [config_records.deletion_lines(name)[0]]
-        case ConnectorWritten(connector=name, config=config) if config is not None:
+        case ConnectorConfigWritten(connector=name, config=config) if config is not None:
             return [config_records.connector_line(name, config, INCARNATION)]
         case TaskConfigWritten(task=task, config=config):
-            return [config_records.task_config_lines(task.connector, [config] * (task.task + 1))[task.task]]
-        case TasksCommitted(connector=name, task_count=tasks):
-            return [config_records.task_config_lines(name, [{}] * tasks)[-1]]
+            return [config_records.task_config_and_commit_lines(task.connector, [config] * (task.task + 1))[task.task]]
+        case TaskConfigsCommitted(connector=name, task_count=tasks):
+            return [config_records.task_config_and_commit_lines(name, [{}] * tasks)[-1]]
         case TargetStateWritten(connector=name, target_state=None):
             return [config_records.deletion_lines(name)[1]]
         case TargetStateWritten(connector=name, target_state=target_state) if target_state is not None:
             return [config_records.target_state_line(name, target_state)]
         case SessionKeyWritten(session_key=session_key):
             return [config_records.session_key_line(session_key)]
-        case RestartRequested():
+        case ConnectorRestartRequested():
             return [config_records.restart_line(record)]
         case LoggerLevelWritten():
             return [config_records.logger_level_line(record)]
@@ -60,7 +60,9 @@ def encode_again(record: config_records.ConfigRecord) -> list[NewTopicRecord]:
 def test_the_last_line_of_a_write_contains_the_id_of_its_request() -> None:
     name, request = ConnectorName("a"), ClientRequestId("r1")
     target_state = config_records.target_state_line(name, TargetState.STOPPED)
-    lines = config_records.with_request_id((*config_records.task_config_lines(name, ()), target_state), request)
+    lines = config_records.with_request_id(
+        (*config_records.task_config_and_commit_lines(name, ()), target_state), request
+    )
     assert [line.value for line in lines] == [
         b'{"tasks":0}',
         b'{"state":"PAUSED","state.v2":"STOPPED","request":"r1"}',
@@ -131,7 +133,7 @@ def test_no_record_raises_an_exception(key: bytes, value: bytes | None) -> None:
 def test_any_config_is_decoded_to_the_same_config(config: dict[str, str], name: str) -> None:
     line = config_records.connector_line(ConnectorName(name), config, INCARNATION)
     parsed = config_records.parse_line(line.key, line.value)
-    assert parsed == ConnectorWritten(connector=ConnectorName(name), config=config, incarnation=INCARNATION)
+    assert parsed == ConnectorConfigWritten(connector=ConnectorName(name), config=config, incarnation=INCARNATION)
 
 
 GOOD_KEY = {"key": "c2VjcmV0", "algorithm": "HmacSHA256", "creation-timestamp": 1}
@@ -162,4 +164,4 @@ def test_an_invalid_session_key_is_ignored_with_a_log_message_that_does_not_cont
 
 def test_a_restart_without_valid_fields_restarts_the_connector_only_as_in_connect() -> None:
     parsed = config_records.parse_line(b"restart-connector-a", b'{"include-tasks":"yes"}')
-    assert parsed == RestartRequested(connector=ConnectorName("a"), include_tasks=False, only_failed=False)
+    assert parsed == ConnectorRestartRequested(connector=ConnectorName("a"), include_tasks=False, only_failed=False)

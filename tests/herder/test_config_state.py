@@ -29,7 +29,7 @@ def read(state: ConfigState, lines: Sequence[NewTopicRecord]) -> list[str]:
 
 def test_task_configs_take_effect_when_they_are_committed() -> None:
     state = ConfigState()
-    *tasks, commit = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
+    *tasks, commit = config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
     read(state, [CONNECTOR_LINE, *tasks])
     assert state.committed_tasks(ORDERS) == ()
     read(state, [commit])
@@ -41,28 +41,28 @@ def test_task_configs_take_effect_when_they_are_committed() -> None:
 
 def test_a_commit_of_missing_task_configs_leaves_no_tasks_until_a_complete_one() -> None:
     state = ConfigState()
-    first, _, commit = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
+    first, _, commit = config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
     remarks = read(state, [CONNECTOR_LINE, first, commit])
     assert "[1]" in remarks[0]
     connector = state.connector(ORDERS)
     assert connector is not None
     assert connector.has_incomplete_commit
     assert state.committed_tasks(ORDERS) == ()
-    read(state, config_records.task_config_lines(ORDERS, [{"i": "0"}]))
+    read(state, config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}]))
     assert len(state.committed_tasks(ORDERS)) == 1
 
 
 def test_a_commit_does_not_use_task_configs_from_before_the_previous_commit() -> None:
     state = ConfigState()
-    read(state, [CONNECTOR_LINE, *config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])])
-    *_, commit = config_records.task_config_lines(ORDERS, [{}, {}])
+    read(state, [CONNECTOR_LINE, *config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}, {"i": "1"}])])
+    *_, commit = config_records.task_config_and_commit_lines(ORDERS, [{}, {}])
     read(state, [commit])
     assert state.committed_tasks(ORDERS) == ()
 
 
 def test_a_commit_without_its_connector_is_ignored() -> None:
     state = ConfigState()
-    remarks = read(state, config_records.task_config_lines(ORDERS, [{}]))
+    remarks = read(state, config_records.task_config_and_commit_lines(ORDERS, [{}]))
     assert "not configured" in remarks[0]
     assert not state.jobs()
 
@@ -70,7 +70,7 @@ def test_a_commit_without_its_connector_is_ignored() -> None:
 def test_a_deletion_removes_everything_and_a_re_creation_is_another_incarnation() -> None:
     state = ConfigState()
     stopped = config_records.target_state_line(ORDERS, TargetState.STOPPED)
-    read(state, [CONNECTOR_LINE, stopped, *config_records.task_config_lines(ORDERS, [{}])])
+    read(state, [CONNECTOR_LINE, stopped, *config_records.task_config_and_commit_lines(ORDERS, [{}])])
     read(state, config_records.deletion_lines(ORDERS))
     assert not state.jobs()
     read(state, [config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-2"))])
@@ -83,7 +83,7 @@ def test_a_deletion_removes_everything_and_a_re_creation_is_another_incarnation(
 
 def test_the_connector_config_at_the_commit_is_kept_as_the_applied_one() -> None:
     state = ConfigState()
-    read(state, [CONNECTOR_LINE, *config_records.task_config_lines(ORDERS, [{}])])
+    read(state, [CONNECTOR_LINE, *config_records.task_config_and_commit_lines(ORDERS, [{}])])
     read(state, [config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION)])
     connector = state.connector(ORDERS)
     assert connector is not None
@@ -125,15 +125,15 @@ def test_checkpointed_task_configs_are_kept_until_another_incarnation() -> None:
     def checkpointed() -> list[Mapping[str, str]]:
         connector = state.connector(ORDERS)
         assert connector is not None
-        return list(connector.checkpointed_task_configs)
+        return list(connector.configs_of_checkpointed_tasks)
 
     state = ConfigState()
     read(state, [CONNECTOR_LINE])
     assert checkpointed() == []
     tasks = [{"i": "0"}, {"i": "1"}]
-    read(state, config_records.task_config_lines(ORDERS, tasks))
+    read(state, config_records.task_config_and_commit_lines(ORDERS, tasks))
     assert checkpointed() == tasks
-    read(state, config_records.task_config_lines(ORDERS, ()))
+    read(state, config_records.task_config_and_commit_lines(ORDERS, ()))
     assert checkpointed() == tasks
     read(state, [config_records.connector_line(ORDERS, {**CONFIG, "other": "1"}, INCARNATION)])
     assert checkpointed() == tasks
@@ -143,11 +143,11 @@ def test_checkpointed_task_configs_are_kept_until_another_incarnation() -> None:
 
 def test_compaction_keeps_the_checkpointed_task_configs_of_a_stopped_connector() -> None:
     state = ConfigState()
-    *tasks, _ = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
-    read(state, [CONNECTOR_LINE, *tasks, *config_records.task_config_lines(ORDERS, ())])
+    *tasks, _ = config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
+    read(state, [CONNECTOR_LINE, *tasks, *config_records.task_config_and_commit_lines(ORDERS, ())])
     connector = state.connector(ORDERS)
     assert connector is not None
-    assert connector.checkpointed_task_configs == ({"i": "0"}, {"i": "1"})
+    assert connector.configs_of_checkpointed_tasks == ({"i": "0"}, {"i": "1"})
     assert state.committed_tasks(ORDERS) == ()
 
 
@@ -161,12 +161,12 @@ def task_configs_of(lines: Sequence[NewTopicRecord]) -> object:
     state = ConfigState()
     read(state, lines)
     connector = state.connector(ORDERS)
-    return connector and (connector.incarnation, connector.task_configs, connector.checkpointed_task_configs)
+    return connector and (connector.incarnation, connector.task_configs, connector.configs_of_checkpointed_tasks)
 
 
 def test_a_config_put_after_the_last_commit_loses_no_task_configs_by_compaction() -> None:
-    tasks = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}], INCARNATION)
-    none = config_records.task_config_lines(ORDERS, ())
+    tasks = config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}, {"i": "1"}], INCARNATION)
+    none = config_records.task_config_and_commit_lines(ORDERS, ())
     changed = config_records.connector_line(ORDERS, {**CONFIG, "other": "1"}, INCARNATION)
     for lines in ([CONNECTOR_LINE, *tasks, changed], [CONNECTOR_LINE, *tasks, *none, changed]):
         assert task_configs_of(compacted(lines)) == task_configs_of(lines)
@@ -178,7 +178,7 @@ def test_a_config_put_after_the_last_commit_loses_no_task_configs_by_compaction(
 def test_task_configs_of_a_connector_whose_config_kafka_connect_wrote_survive_compaction() -> None:
     """The incarnation is then that of the line: another one after a compaction."""
     by_connect = NewTopicRecord(key=CONNECTOR_LINE.key, value=b'{"properties":{"connector.class":"X","name":"orders"}}')
-    tasks = config_records.task_config_lines(ORDERS, [{"i": "0"}], Incarnation("at-0"))
+    tasks = config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}], Incarnation("at-0"))
     live, reread = ConfigState(), ConfigState()
     read(live, [by_connect, by_connect, *tasks])
     reread.offset = ConfigOffset(1)
@@ -190,10 +190,10 @@ def test_task_configs_of_a_connector_whose_config_kafka_connect_wrote_survive_co
 
 
 def test_no_task_config_of_a_deleted_connector_survives_compaction_into_the_next_one() -> None:
-    tasks = config_records.task_config_lines(ORDERS, [{"i": "0"}], INCARNATION)
+    tasks = config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}], INCARNATION)
     again = config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-2"))
     gone = [CONNECTOR_LINE, *tasks, *config_records.deletion_lines(ORDERS)]
-    for lines in ([*gone, again], [*gone, again, *config_records.task_config_lines(ORDERS, ())]):
+    for lines in ([*gone, again], [*gone, again, *config_records.task_config_and_commit_lines(ORDERS, ())]):
         assert task_configs_of(compacted(lines)) == task_configs_of(lines) == ("incarnation-2", (), ())
 
 
@@ -213,10 +213,10 @@ def test_compaction_at_any_time_changes_no_task_configs() -> None:
                     lines.append(config_records.connector_line(ORDERS, config, incarnation))
                 case "split" if not is_stopped:
                     configs = [{"split": str(number), "task": str(task)} for task in range(2)]
-                    lines += config_records.task_config_lines(ORDERS, configs, incarnation)
+                    lines += config_records.task_config_and_commit_lines(ORDERS, configs, incarnation)
                 case "stop":
                     is_stopped = True
-                    lines += config_records.task_config_lines(ORDERS, ())
+                    lines += config_records.task_config_and_commit_lines(ORDERS, ())
                 case "start":
                     is_stopped = False
                 case "delete":

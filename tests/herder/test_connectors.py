@@ -5,11 +5,11 @@ import pytest
 from coterie.engine.log import TopicRecord
 from coterie.herder import config_records, statuses
 from coterie.herder.messages import (
-    ConnectorSplit,
-    PublishTaskConfigs,
+    SendTaskConfigsToLeader,
     SetTimer,
     SplitConnector,
     SplitFailed,
+    SplitSucceeded,
     StatusLinesRead,
     StopConnector,
     TaskConfigsPublicationEnded,
@@ -26,9 +26,9 @@ from tests.herder.herder_driver import ME, SESSION_TIMEOUT_MS, HerderDriver, lea
 ORDERS = ConnectorName("orders")
 CONFIG = {"connector.class": "Any", "tasks.max": "2"}
 TASK_CONFIGS = [{"share": "0"}, {"share": "1"}]
-TASK_CONFIG_LINES = config_records.task_config_lines(ORDERS, TASK_CONFIGS)
+TASK_CONFIG_LINES = config_records.task_config_and_commit_lines(ORDERS, TASK_CONFIGS)
 STOP = (
-    *config_records.task_config_lines(ORDERS, ()),
+    *config_records.task_config_and_commit_lines(ORDERS, ()),
     config_records.target_state_line(ORDERS, TargetState.STOPPED),
 )
 RESUME = config_records.target_state_line(ORDERS, TargetState.STARTED)
@@ -42,7 +42,7 @@ def owner_after_split() -> tuple[HerderDriver, int]:
     herder.assign(assigned=Jobs(frozenset([ORDERS])))
     (split,) = herder.pop_effects(SplitConnector)
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=TASK_CONFIGS)
+        SplitSucceeded(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=TASK_CONFIGS)
     )
     return herder, split.config_line_offset
 
@@ -52,14 +52,14 @@ def test_changed_source_parts_cause_a_split_that_is_published_only_if_the_task_c
         herder, written_at = owner_after_split()
         herder.write(*TASK_CONFIG_LINES)
         herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
-        herder.pop_effects(PublishTaskConfigs)
+        herder.pop_effects(SendTaskConfigsToLeader)
         herder.feed(SourcePartsChanged(connector=ORDERS))
         (split,) = herder.pop_effects(SplitConnector)
         herder.feed(SourcePartsChanged(connector=ORDERS))
         assert not herder.pop_effects(SplitConnector), "one split at a time"
         assert split.config_line_offset == written_at
-        herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=configs))
-        assert [list(order.configs) for order in herder.pop_effects(PublishTaskConfigs)] == [configs] * (
+        herder.feed(SplitSucceeded(connector=ORDERS, config_line_offset=written_at, task_configs=configs))
+        assert [list(order.configs) for order in herder.pop_effects(SendTaskConfigsToLeader)] == [configs] * (
             configs != TASK_CONFIGS
         )
 
@@ -76,52 +76,52 @@ def test_changed_source_parts_of_a_paused_or_foreign_connector_have_no_effect() 
 def test_task_configs_that_are_read_back_unchanged_are_published_once() -> None:
     for read_first in (True, False):
         herder, written_at = owner_after_split()
-        assert len(herder.pop_effects(PublishTaskConfigs)) == 1
+        assert len(herder.pop_effects(SendTaskConfigsToLeader)) == 1
         if read_first:
             herder.write(*TASK_CONFIG_LINES)
         herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
         if not read_first:
-            assert not herder.pop_effects(PublishTaskConfigs), (
+            assert not herder.pop_effects(SendTaskConfigsToLeader), (
                 "the leader has written them; only the reading back is missing"
             )
             herder.write(*TASK_CONFIG_LINES)
-        assert not herder.pop_effects(PublishTaskConfigs)
+        assert not herder.pop_effects(SendTaskConfigsToLeader)
 
 
 def test_a_stop_and_resume_that_are_read_together_keep_the_connectors_tasks() -> None:
     herder, written_at = owner_after_split()
     herder.write(*TASK_CONFIG_LINES)
     herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
-    herder.pop_effects(PublishTaskConfigs)
+    herder.pop_effects(SendTaskConfigsToLeader)
     herder.write(*STOP, RESUME)
-    (again,) = herder.pop_effects(PublishTaskConfigs)
+    (again,) = herder.pop_effects(SendTaskConfigsToLeader)
     assert list(again.configs) == TASK_CONFIGS
     herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
     herder.write(*TASK_CONFIG_LINES)
-    assert not herder.pop_effects(PublishTaskConfigs)
+    assert not herder.pop_effects(SendTaskConfigsToLeader)
 
 
 def test_only_the_owner_publishes_its_task_configs_again_after_another_worker_overwrote_them() -> None:
     herder, written_at = owner_after_split()
     herder.write(*TASK_CONFIG_LINES)
     herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
-    herder.pop_effects(PublishTaskConfigs)
-    herder.write(*config_records.task_config_lines(ORDERS, [{"share": "of a former owner"}]))
-    assert len(herder.pop_effects(PublishTaskConfigs)) == 1
+    herder.pop_effects(SendTaskConfigsToLeader)
+    herder.write(*config_records.task_config_and_commit_lines(ORDERS, [{"share": "of a former owner"}]))
+    assert len(herder.pop_effects(SendTaskConfigsToLeader)) == 1
     herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
-    herder.write(*config_records.task_config_lines(ORDERS, [{"share": "of a former owner"}]))
-    assert not herder.pop_effects(PublishTaskConfigs)
+    herder.write(*config_records.task_config_and_commit_lines(ORDERS, [{"share": "of a former owner"}]))
+    assert not herder.pop_effects(SendTaskConfigsToLeader)
 
 
 def test_an_unvalidated_config_is_split_with_the_checkpointed_task_configs() -> None:
     herder, _ = owner_after_split()
     herder.write(*TASK_CONFIG_LINES)
-    herder.pop_effects(PublishTaskConfigs)
+    herder.pop_effects(SendTaskConfigsToLeader)
     herder.write(config_records.connector_line(ORDERS, {**CONFIG, "tasks.max": "3"}, Incarnation("incarnation-0")))
     (split,) = herder.pop_effects(SplitConnector)
-    assert list(split.checkpointed_task_configs) == TASK_CONFIGS
+    assert list(split.configs_of_checkpointed_tasks) == TASK_CONFIGS
     herder.feed(SplitFailed(connector=ORDERS, config_line_offset=split.config_line_offset, trace="no"))
-    assert not herder.pop_effects(PublishTaskConfigs)
+    assert not herder.pop_effects(SendTaskConfigsToLeader)
     assert herder.herder.config.committed_tasks(ORDERS) == (ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1))
 
 
@@ -132,7 +132,7 @@ def test_a_leader_does_not_write_the_task_configs_of_a_deleted_connector_for_the
     herder.assign(assigned=Jobs(frozenset([ORDERS])), leader=ME)
     (split,) = herder.pop_effects(SplitConnector)
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=[{"of": "deleted"}])
+        SplitSucceeded(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=[{"of": "deleted"}])
     )
     assert len(herder.herder.requests.writes) == 1, "the write of the task configs waits for the log's end"
     herder.write(
@@ -193,9 +193,9 @@ def test_a_split_with_a_transient_error_is_reported_and_retried_with_growing_del
     assert delays_ms == [250, 500, 1_000, 2_000]
     (split,) = herder.pop_effects(SplitConnector)
     assert split.config_line_offset == written_at
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    herder.feed(SplitSucceeded(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
     assert last_reported_status(herder) == (JobState.RUNNING, None)
-    assert not herder.pop_effects(PublishTaskConfigs)
+    assert not herder.pop_effects(SendTaskConfigsToLeader)
 
 
 def test_a_changed_config_is_split_without_waiting_for_the_next_retry() -> None:
@@ -250,7 +250,7 @@ def test_a_paused_or_revoked_connector_is_stopped() -> None:
     herder.write(RESUME)
     (split,) = herder.pop_effects(SplitConnector)
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=TASK_CONFIGS)
+        SplitSucceeded(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=TASK_CONFIGS)
     )
     herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
     assert herder.pop_effects(StopConnector) == [StopConnector(connector=ORDERS)]
@@ -278,11 +278,13 @@ def test_while_a_task_is_failed_a_split_keeps_the_source_parts_and_is_repeated_a
     (split,) = herder.pop_effects(SplitConnector)
     assert split.keeps_source_parts
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS, postponement="kept")
+        SplitSucceeded(
+            connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS, kept_source_parts_reason="kept"
+        )
     )
     append_task_status(herder, 0, JobState.RUNNING)
     assert not herder.pop_effects(SplitConnector)
-    assert not herder.pop_effects(PublishTaskConfigs)
+    assert not herder.pop_effects(SendTaskConfigsToLeader)
     append_task_status(herder, 1, JobState.RUNNING)
     (split,) = herder.pop_effects(SplitConnector)
     assert not split.keeps_source_parts
@@ -294,7 +296,7 @@ def test_a_split_that_a_failed_task_has_not_postponed_is_not_repeated() -> None:
     append_task_status(herder, 1, JobState.FAILED)
     herder.feed(SourcePartsChanged(connector=ORDERS))
     assert herder.pop_effects(SplitConnector)
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    herder.feed(SplitSucceeded(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
     append_task_status(herder, 1, JobState.RUNNING)
     assert not herder.pop_effects(SplitConnector)
 
@@ -303,18 +305,24 @@ def test_a_connector_whose_split_a_failed_task_postpones_shows_the_reason_until_
     herder, written_at = owner_after_split()
     publish(herder, written_at)
     append_task_status(herder, 1, JobState.FAILED)
-    for postponement, reported in ((None, (JobState.RUNNING, None)), ("kept", (JobState.RESTARTING, "kept"))):
+    for kept_source_parts_reason, reported in (
+        (None, (JobState.RUNNING, None)),
+        ("kept", (JobState.RESTARTING, "kept")),
+    ):
         herder.feed(SourcePartsChanged(connector=ORDERS))
         herder.feed(
-            ConnectorSplit(
-                connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS, postponement=postponement
+            SplitSucceeded(
+                connector=ORDERS,
+                config_line_offset=written_at,
+                task_configs=TASK_CONFIGS,
+                kept_source_parts_reason=kept_source_parts_reason,
             )
         )
         assert last_reported_status(herder) == reported
     append_task_status(herder, 0, JobState.RUNNING)
     assert last_reported_status(herder) == (JobState.RESTARTING, "kept")
     append_task_status(herder, 1, JobState.RUNNING)
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    herder.feed(SplitSucceeded(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
     assert last_reported_status(herder) == (JobState.RUNNING, None)
 
 
@@ -341,7 +349,7 @@ def test_a_connector_whose_task_configs_are_refused_again_and_again_shows_the_re
     refused = TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at, refusal="HTTP 413: too long")
     seen = []
     for _ in range(8):
-        assert herder.pop_effects(PublishTaskConfigs)
+        assert herder.pop_effects(SendTaskConfigsToLeader)
         herder.feed(refused)
         seen.append(herder.herder.work.last_reported[ORDERS])
         herder.now_ms += 60_000
@@ -361,7 +369,7 @@ def test_a_changed_config_reaches_a_failed_task() -> None:
     assert split.keeps_source_parts
     changed_configs = [{**share, "transforms": "t"} for share in TASK_CONFIGS]
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=changed_configs)
+        SplitSucceeded(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=changed_configs)
     )
-    (order,) = herder.pop_effects(PublishTaskConfigs)
+    (order,) = herder.pop_effects(SendTaskConfigsToLeader)
     assert list(order.configs) == changed_configs

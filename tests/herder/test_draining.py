@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coterie.herder.messages import Exit, GroupLeft, ShutdownOrdered, StopTask, WriteLogMessage
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Leave, MembershipLost, Rejoin, SetWorkerState
@@ -19,7 +19,7 @@ def last_worker_state(driver: HerderDriver) -> SetWorkerState:
 
 def test_a_drain_is_reported_in_the_next_join_and_requests_a_rejoin_while_the_tasks_run() -> None:
     driver = working()
-    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == SuccessWithoutContent()
     sent = last_worker_state(driver)
     assert (sent.draining, sent.owned) == (True, BOTH_TASKS)
     assert [rejoin.reason for rejoin in driver.pop_effects(Rejoin)] == ["this worker drains"]
@@ -55,7 +55,7 @@ def test_a_cancelled_drain_is_reported_in_the_next_join_and_the_worker_stays() -
     driver.assign(revoked=BOTH_TASKS, protocol=STATIC)
     driver.run_all_chores()
     driver.pop_effects(Rejoin)
-    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == SuccessWithoutContent()
     assert not last_worker_state(driver).draining
     assert len(driver.pop_effects(Rejoin)) == 1
     driver.feed(ROUND)
@@ -110,18 +110,18 @@ def test_a_drain_is_refused_if_the_groups_protocol_cannot_announce_it() -> None:
 def test_a_drain_waits_with_a_warning_while_the_group_uses_an_older_protocol() -> None:
     driver = working()
     driver.send_request(DrainWorker(worker="here:8083"))
-    for protocol, warns in ((STATIC, False), (ConnectProtocol.SESSIONED, True), (STATIC, False)):
+    for protocol, is_warning in ((STATIC, False), (ConnectProtocol.SESSIONED, True), (STATIC, False)):
         driver.feed(ROUND)
         driver.assign(protocol=protocol)
-        warnings = [sent.text for sent in driver.pop_effects(WriteLogMessage) if sent.warns]
+        warnings = [sent.text for sent in driver.pop_effects(WriteLogMessage) if sent.is_warning]
         assert (
             any("The drain of this worker waits: the group uses protocol sessioned" in text for text in warnings)
-            is warns
+            is is_warning
         )
         view = driver.answer(driver.send_request(DescribeWorker()))
         assert isinstance(view, WorkerView)
         assert view.draining
-        assert (view.drain_wait_reason is not None) is warns
+        assert (view.drain_wait_reason is not None) is is_warning
     assert driver.herder.lifecycle.is_draining
 
 
@@ -156,8 +156,10 @@ def move_all_jobs(driver: HerderDriver) -> None:
 def drained_before_its_restart() -> HerderDriver:
     """A worker that was ordered to move its jobs and to restart, and has no job any more."""
     driver = working()
-    assert driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS)) == Done()
-    assert driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS)) == Done(), "it has begun already"
+    assert driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS)) == SuccessWithoutContent()
+    assert driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS)) == SuccessWithoutContent(), (
+        "it has begun already"
+    )
     assert not driver.pop_effects(StopTask), "its jobs run until they move"
     move_all_jobs(driver)
     return driver
@@ -186,11 +188,11 @@ def test_a_restart_that_moves_jobs_can_be_cancelled_or_made_a_drain() -> None:
     refused = driver.answer(driver.send_request(RestartWorker(worker="here:8083")))
     assert isinstance(refused, RequestRefused)
     assert "moves its jobs and then restarts" in refused.message
-    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == SuccessWithoutContent()
     assert not driver.herder.lifecycle.is_draining
 
     driver.send_request(MOVES_JOBS_AND_RESTARTS)
-    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == SuccessWithoutContent()
     refused = driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS))
     assert isinstance(refused, RequestRefused)
     assert "exits when the drain is complete" in refused.message

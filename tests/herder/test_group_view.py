@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coterie.assignors.assignor_state import Deferral
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.herder.group_view import build_group_view, find_members_by_name, worker_id_of_url
+from coterie.herder.group_view import build_group_view, find_members_by_any_name, worker_id_of_url
 from coterie.nouns.ids import InstanceId, WorkerUrl
 from tests.herder.shown_round import ANNA, BERT, BOTH, FIRST, SECOND, round_snapshot
 
@@ -18,7 +18,7 @@ def test_deferred_jobs_are_shown_with_their_former_worker_and_the_remaining_dela
         [Deferral(jobs=SECOND, deadline_ms=5_000)],
         configured=BOTH,
         policy=RebalancePolicy(),
-        next_round_ms=4_000,
+        next_round_in_ms=4_000,
         now_ms=1_000,
     )
     (deferred,) = shown.deferred
@@ -34,7 +34,9 @@ def test_deferred_jobs_are_shown_with_their_former_worker_and_the_remaining_dela
 def test_deferred_jobs_of_an_unknown_worker_are_shown_without_a_worker_name() -> None:
     snapshot = round_snapshot({ANNA: MemberSpec(owned=FIRST)})
     waiting = [Deferral(jobs=SECOND, deadline_ms=0, instance_id=InstanceId("place"))]
-    shown = build_group_view(snapshot, waiting, configured=BOTH, policy=RebalancePolicy(), next_round_ms=None, now_ms=9)
+    shown = build_group_view(
+        snapshot, waiting, configured=BOTH, policy=RebalancePolicy(), next_round_in_ms=None, now_ms=9
+    )
     (deferred,) = shown.deferred
     assert (deferred.worker, deferred.instance_id, deferred.time_left_ms) == (None, "place", 0)
 
@@ -51,13 +53,13 @@ def test_a_drain_without_another_worker_shows_its_reason_to_wait() -> None:
 
 def test_a_worker_is_found_by_address_before_name_and_by_name_before_instance_id() -> None:
     members = round_snapshot({ANNA: MemberSpec(instance_id=InstanceId("bert")), BERT: MemberSpec()}).members
-    assert [info.member_id for info in find_members_by_name(members, "bert")] == [BERT]
-    assert [info.member_id for info in find_members_by_name(members, "anna-1:8083")] == [ANNA]
+    assert [info.member_id for info in find_members_by_any_name(members, "bert")] == [BERT]
+    assert [info.member_id for info in find_members_by_any_name(members, "anna-1:8083")] == [ANNA]
     assert [
         info.member_id
-        for info in find_members_by_name([replace(members[0], name="bert-1:8083"), members[1]], "bert-1:8083")
+        for info in find_members_by_any_name([replace(members[0], name="bert-1:8083"), members[1]], "bert-1:8083")
     ] == [BERT]
-    assert find_members_by_name(members, "cleo") == []
+    assert find_members_by_any_name(members, "cleo") == []
     assert worker_id_of_url(WorkerUrl("http://[::1]:8083/")) == "[::1]:8083"
 
 

@@ -6,7 +6,7 @@ from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
     ConfigLinesAppendFailed,
-    FindConfigEnd,
+    FindConfigLogEnd,
     LeaderLogOpened,
     LeaderLogOpenFailed,
     MakeSessionKey,
@@ -14,7 +14,7 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import DeleteConnector, SetTargetState
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.ids import MemberId, WorkerUrl
@@ -51,7 +51,7 @@ def confirm(herder: HerderDriver) -> None:
 
 def run_appends(herder: HerderDriver) -> None:
     """Let the lookups of the log's end and the appends succeed, until there is none."""
-    while lookups := herder.pop_effects(FindConfigEnd):
+    while lookups := herder.pop_effects(FindConfigLogEnd):
         for lookup in lookups:
             herder.run_chore(lookup)
         for append in herder.pop_effects(AppendConfigLines):
@@ -61,15 +61,15 @@ def run_appends(herder: HerderDriver) -> None:
 def test_a_leader_writes_nothing_before_a_heartbeat_has_confirmed_it_after_the_opening() -> None:
     herder = leader()
     id_ = herder.send_request(DeleteConnector(connector=ORDERS))
-    assert not herder.pop_effects(FindConfigEnd), "the log's end is looked up after the opening"
+    assert not herder.pop_effects(FindConfigLogEnd), "the log's end is looked up after the opening"
     order = open_log(herder)
-    assert not herder.pop_effects(FindConfigEnd)
+    assert not herder.pop_effects(FindConfigLogEnd)
     herder.feed(LeadershipConfirmed(token=order.token - 1))
-    assert not herder.pop_effects(FindConfigEnd), "the confirmation of an earlier opening proves nothing"
+    assert not herder.pop_effects(FindConfigLogEnd), "the confirmation of an earlier opening proves nothing"
     herder.feed(LeadershipConfirmed(token=order.token))
-    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    herder.run_chore(herder.pop_effects(FindConfigLogEnd)[0])
     (append,) = herder.pop_effects(AppendConfigLines)
-    assert append.leader_log_opening == order.token
+    assert append.leader_log_opening_number == order.token
     herder.run_chore(append)
     assert herder.answer(id_) == DELETED
 
@@ -90,9 +90,9 @@ def test_a_target_state_is_written_without_the_right_of_the_leader() -> None:
     herder.confirms_leadership = False
     herder.assign()
     herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
-    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    herder.run_chore(herder.pop_effects(FindConfigLogEnd)[0])
     (append,) = herder.pop_effects(AppendConfigLines)
-    assert append.leader_log_opening is None
+    assert append.leader_log_opening_number is None
     assert not herder.pop_effects(OpenLeaderLog)
 
 
@@ -103,7 +103,7 @@ def test_a_target_state_overtakes_writes_that_wait_for_the_right_of_the_leader()
     same = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
     other = herder.send_request(SetTargetState(connector=OTHER, target_state=TargetState.PAUSED))
     run_appends(herder)
-    assert herder.answer(other) == Done()
+    assert herder.answer(other) == SuccessWithoutContent()
     assert (herder.answer(waiting), herder.answer(same)) == (None, None), "the changes of a connector keep their order"
     late = herder.send_request(DeleteConnector(connector=OTHER))
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=late)))
@@ -123,12 +123,12 @@ def test_a_target_state_overtakes_a_write_that_had_begun_when_the_leader_became_
     herder.assign(leader=ME)
     herder.run_all_chores()
     deletion = herder.send_request(DeleteConnector(connector=ORDERS))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
     herder.assign(leader=MemberId(""), leader_url=WorkerUrl(""))
     herder.run_chore(lookup)
     pause = herder.send_request(SetTargetState(connector=OTHER, target_state=TargetState.PAUSED))
     run_appends(herder)
-    assert herder.answer(pause) == Done()
+    assert herder.answer(pause) == SuccessWithoutContent()
     assert herder.answer(deletion) is None
     herder.assign(leader=ME)
     herder.run_all_chores()
@@ -139,19 +139,22 @@ def test_a_fenced_write_begins_again_after_the_log_was_opened_again_and_read_to_
     herder = leader()
     id_ = herder.send_request(DeleteConnector(connector=ORDERS))
     confirm(herder)
-    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    herder.run_chore(herder.pop_effects(FindConfigLogEnd)[0])
     (append,) = herder.pop_effects(AppendConfigLines)
     herder.feed(
         ConfigLinesAppendFailed(
-            purpose=append.purpose, reason="fenced", leader_log_opening=append.leader_log_opening, is_fenced=True
+            purpose=append.purpose,
+            reason="fenced",
+            leader_log_opening_number=append.leader_log_opening_number,
+            is_fenced=True,
         )
     )
     assert herder.answer(id_) is None
-    assert not herder.pop_effects(FindConfigEnd)
+    assert not herder.pop_effects(FindConfigLogEnd)
     confirm(herder)
-    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    herder.run_chore(herder.pop_effects(FindConfigLogEnd)[0])
     (again,) = herder.pop_effects(AppendConfigLines)
-    assert (again.lines, again.leader_log_opening) == (append.lines, 2)
+    assert (again.lines, again.leader_log_opening_number) == (append.lines, 2)
     herder.run_chore(again)
     assert herder.answer(id_) == DELETED
 
@@ -160,11 +163,11 @@ def test_an_append_with_unknown_result_is_refused_and_the_log_is_opened_again() 
     herder = leader()
     id_ = herder.send_request(DeleteConnector(connector=ORDERS))
     confirm(herder)
-    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    herder.run_chore(herder.pop_effects(FindConfigLogEnd)[0])
     (append,) = herder.pop_effects(AppendConfigLines)
     herder.feed(
         ConfigLinesAppendFailed(
-            purpose=append.purpose, reason="no response", leader_log_opening=append.leader_log_opening
+            purpose=append.purpose, reason="no response", leader_log_opening_number=append.leader_log_opening_number
         )
     )
     answer = herder.answer(id_)
@@ -177,13 +180,13 @@ def test_a_write_that_read_the_log_before_the_log_was_opened_again_reads_it_agai
     herder = leader()
     confirm(herder)
     herder.send_request(DeleteConnector(connector=ORDERS))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
     herder.assign()
     herder.assign(leader=ME)
     confirm(herder)
     herder.run_chore(lookup)
     assert not herder.pop_effects(AppendConfigLines), "another leader may have written since the lookup"
-    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    herder.run_chore(herder.pop_effects(FindConfigLogEnd)[0])
     assert len(herder.pop_effects(AppendConfigLines)) == 1
 
 
@@ -218,7 +221,7 @@ def test_a_log_that_cannot_be_opened_is_opened_again_and_each_reason_is_logged_o
         assert not herder.pop_effects(OpenLeaderLog)
         herder.now_ms += 1_000
         herder.feed(TimerFired(timer="leader log"))
-    warnings = [message.text for message in herder.pop_effects(WriteLogMessage) if message.warns]
+    warnings = [message.text for message in herder.pop_effects(WriteLogMessage) if message.is_warning]
     assert [text.rpartition(": ")[2] for text in warnings] == ["no broker", "no right"]
 
 
@@ -230,4 +233,4 @@ def test_a_session_key_is_written_with_the_right_of_the_leader() -> None:
     confirm(herder)
     herder.run_chore(herder.pop_effects(MakeSessionKey)[0])
     (append,) = herder.pop_effects(AppendConfigLines)
-    assert append.leader_log_opening == 1
+    assert append.leader_log_opening_number == 1

@@ -4,7 +4,7 @@ from coterie.herder.messages import (
     CloseRequestIntake,
     CloseRuntime,
     Exit,
-    FindConfigEnd,
+    FindConfigLogEnd,
     RequestIntakeClosed,
     RuntimeClosed,
     SetTimer,
@@ -14,11 +14,11 @@ from coterie.herder.messages import (
     TimerFired,
 )
 from coterie.herder.requests.orders import DrainWorker, RestartWorker
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import DeleteConnector, SetTargetState
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
-from coterie.nouns.membership import ClassicPlaceHandover, Handover, Leave, MembershipLost, Rejoin, SetWorkerState
+from coterie.nouns.membership import ClassicMembershipHandover, Handover, Leave, MembershipLost, Rejoin, SetWorkerState
 from coterie.nouns.states import JobState, TargetState
 from tests.herder.builders import BOTH_TASKS, DELETED, FIRST, ORDERS, STATIC, assigned_jobs, compute_round, working
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, lease_renewed
@@ -26,7 +26,7 @@ from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, lease_ren
 
 def restart_to_exit(driver: HerderDriver) -> Exit:
     """Run a restart until the process exits."""
-    assert driver.answer(driver.send_request(RestartWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(RestartWorker(worker="here:8083"))) == SuccessWithoutContent()
     driver.run_all_chores()
     assert len(driver.pop_effects(CloseRuntime)) == 1
     driver.feed(RuntimeClosed())
@@ -55,9 +55,9 @@ def test_a_restarting_worker_exits_with_a_handover_and_without_leaving() -> None
     driver = working()
     end = restart_to_exit(driver)
     assert (end.exit_code, end.relaunches) == (0, True)
-    assert isinstance(end.handover, ClassicPlaceHandover)
+    assert isinstance(end.handover, ClassicMembershipHandover)
     assert (end.handover.jobs, end.handover.member_id, end.handover.generation) == (BOTH_TASKS, ME, 1)
-    assert not end.handover.must_ask_for_round, "a follower needs no rejoin"
+    assert not end.handover.must_start_rebalance, "a follower needs no rejoin"
     assert not driver.pop_effects(Leave)
     status_by_task = {str(task): driver.herder.statuses.get(task) for task in BOTH_TASKS.tasks}
     assert {status.state for status in status_by_task.values() if status is not None} == {JobState.RESTARTING}
@@ -82,8 +82,8 @@ def test_a_restarted_leader_requests_a_rejoin_to_receive_its_members_reports() -
     driver = working()
     driver.assign(leader=ME, protocol=STATIC)
     end = restart_to_exit(driver)
-    assert isinstance(end.handover, ClassicPlaceHandover)
-    assert end.handover.must_ask_for_round
+    assert isinstance(end.handover, ClassicMembershipHandover)
+    assert end.handover.must_start_rebalance
     next_driver = next_process(end.handover, driver)
     next_driver.feed(lease_renewed(sent_at_ms=next_driver.now_ms))
     assert not next_driver.pop_effects(Rejoin), "not before the runtime is open"
@@ -165,14 +165,14 @@ def test_a_leader_that_stops_serves_writes_until_its_tasks_have_stopped_and_leav
         driver.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED)),
         driver.send_request(DeleteConnector(connector=ORDERS)),
     )
-    lookups = driver.pop_effects(FindConfigEnd)
+    lookups = driver.pop_effects(FindConfigLogEnd)
     driver.run_all_chores()
     assert not driver.pop_effects(Leave), "two writes have reached it"
     for lookup in lookups:
         driver.run_chore(lookup)
     assert not driver.pop_effects(Leave), "the second write is not answered"
     driver.run_all_chores()
-    assert (driver.answer(paused), driver.answer(deleted)) == (Done(), DELETED)
+    assert (driver.answer(paused), driver.answer(deleted)) == (SuccessWithoutContent(), DELETED)
     assert len(driver.pop_effects(Leave)) == 1
     late = driver.answer(driver.send_request(DeleteConnector(connector=ORDERS)))
     assert isinstance(late, RequestRefused)
@@ -184,7 +184,7 @@ def test_a_restarting_leader_answers_its_writes_before_its_runtime_closes() -> N
     driver.assign(leader=ME)
     driver.send_request(RestartWorker(worker="here:8083"))
     deleted = driver.send_request(DeleteConnector(connector=ORDERS))
-    (lookup,) = driver.pop_effects(FindConfigEnd)
+    (lookup,) = driver.pop_effects(FindConfigLogEnd)
     driver.run_all_chores()
     assert not driver.pop_effects(CloseRuntime), "a write has reached it"
     driver.run_chore(lookup)
@@ -235,7 +235,7 @@ def test_the_next_process_starts_the_same_jobs_after_a_lease_renewal_with_an_ope
     assert (
         next_driver.herder.owned_jobs,
         next_driver.herder.place.member_state,
-        next_driver.herder.place.is_settled,
+        next_driver.herder.place.has_current_assignment,
     ) == (
         BOTH_TASKS,
         MemberState.STABLE,

@@ -6,13 +6,13 @@ from coterie.herder import config_records
 from coterie.herder.config_records import LoggerLevelWritten
 from coterie.herder.messages import (
     AppendConfigLines,
+    AppendForLoggerLevel,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
-    LoggerLevelPurpose,
     SetLoggerLevel,
 )
 from coterie.herder.requests.orders import SetGroupLoggerLevel
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.logger_levels import LoggerLevel
 from tests.herder.builders import configured_herder
@@ -28,14 +28,14 @@ def test_a_request_is_answered_when_its_line_is_durable(fails: bool) -> None:
     driver.effects.clear()
     id_ = driver.send_request(SetGroupLoggerLevel(logger="a.b", level=LoggerLevel.DEBUG))
     (append,) = driver.pop_effects(AppendConfigLines)
-    assert append == AppendConfigLines(purpose=LoggerLevelPurpose(id=id_), lines=(LINE,))
+    assert append == AppendConfigLines(purpose=AppendForLoggerLevel(id=id_), lines=(LINE,))
     if fails:
         driver.feed(ConfigLinesAppendFailed(purpose=append.purpose, reason="no broker"))
         message = "Failed to write to the config topic: no broker"
         assert driver.answer(id_) == RequestRefused(problem=Problem.LOG_FAILED, message=message)
     else:
         driver.feed(ConfigLinesAppended(purpose=append.purpose, end_offset=LogPosition(99)))
-        assert driver.answer(id_) == Done()
+        assert driver.answer(id_) == SuccessWithoutContent()
 
 
 def test_a_line_that_is_read_while_the_worker_runs_sets_the_level() -> None:
@@ -46,6 +46,19 @@ def test_a_line_that_is_read_while_the_worker_runs_sets_the_level() -> None:
 
 def test_a_line_that_is_read_as_history_sets_no_level() -> None:
     driver = HerderDriver()
-    driver.write(LINE)
+    driver.write(LINE, completes_first_read=True)
     driver.open_runtime()
     assert not driver.pop_effects(SetLoggerLevel)
+
+
+def test_lines_that_are_written_while_the_runtime_opens_set_the_levels_in_their_order_when_it_is_open() -> None:
+    driver = HerderDriver()
+    driver.write(completes_first_read=True)
+    parent = LoggerLevelWritten(logger="a", level=LoggerLevel.WARN)
+    driver.write(LINE)
+    driver.write(config_records.logger_level_line(parent))
+    assert not driver.pop_effects(SetLoggerLevel), "the loggers of the runtime do not exist"
+    driver.open_runtime()
+    assert driver.pop_effects(SetLoggerLevel) == [
+        SetLoggerLevel(logger=written.logger, level=written.level) for written in (WRITTEN, parent)
+    ]

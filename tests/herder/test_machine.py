@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    AppendStatuses,
-    ConnectorSplit,
+    AppendStatusLines,
     Exit,
     GroupLeft,
-    PublishTaskConfigs,
     RestartTask,
     RuntimeOpened,
+    SendTaskConfigsToLeader,
     SetTimer,
     ShutdownOrdered,
     SplitConnector,
+    SplitSucceeded,
     StartTask,
     StatusAppendEnded,
     StopTask,
@@ -153,7 +153,9 @@ def test_released_jobs_do_not_wait_for_a_revoked_job_that_still_stops() -> None:
 
 def test_jobs_that_are_released_before_the_join_share_its_round() -> None:
     herder = working()
-    herder.write(*config_records.task_config_lines(ORDERS, [{"share": f"{number}/4"} for number in range(4)]))
+    herder.write(
+        *config_records.task_config_and_commit_lines(ORDERS, [{"share": f"{number}/4"} for number in range(4)])
+    )
     four = jobs_of(*(ConnectorTaskId(ORDERS, number) for number in range(4)))
     herder.assign(assigned=four, protocol=STATIC)
     herder.run_all_chores()
@@ -183,7 +185,7 @@ def test_in_a_group_that_kafka_connect_can_join_a_round_waits_for_all_revoked_jo
 
 def test_a_deleted_job_that_is_released_causes_no_round_while_another_job_still_stops() -> None:
     herder = working()
-    herder.write(*config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS[:1]))
+    herder.write(*config_records.task_config_and_commit_lines(ORDERS, ORDERS_TASK_CONFIGS[:1]))
     deleted_task = herder.pop_effects(StopTask)[0]
     herder.run_all_chores()
     herder.effects.clear()
@@ -216,7 +218,7 @@ def test_a_change_of_one_tasks_config_restarts_only_that_task() -> None:
     herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
     herder.assign(assigned=jobs_of(*TASKS))
     herder.run_all_chores()
-    herder.write(*config_records.task_config_lines(ORDERS, [ORDERS_TASK_CONFIGS[0], {"share": "another"}]))
+    herder.write(*config_records.task_config_and_commit_lines(ORDERS, [ORDERS_TASK_CONFIGS[0], {"share": "another"}]))
     assert [order.task for order in herder.pop_effects(StopTask)] == [TASKS[1]]
 
 
@@ -227,9 +229,9 @@ def test_an_owner_retries_to_publish_through_the_leader_until_there_is_a_newer_c
     herder.assign(assigned=jobs_of(ORDERS))
     (split,) = herder.pop_effects(SplitConnector)
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=ORDERS_TASK_CONFIGS)
+        SplitSucceeded(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=ORDERS_TASK_CONFIGS)
     )
-    (published,) = herder.pop_effects(PublishTaskConfigs)
+    (published,) = herder.pop_effects(SendTaskConfigsToLeader)
     assert (published.leader_url, published.configs) == ("http://leader:8083/", tuple(ORDERS_TASK_CONFIGS))
     delays_ms = []
     for _ in range(10):
@@ -242,7 +244,7 @@ def test_an_owner_retries_to_publish_through_the_leader_until_there_is_a_newer_c
         delays_ms.append(timer.at_ms - herder.now_ms)
         herder.now_ms = timer.at_ms
         herder.feed(TimerFired(timer=timer.timer))
-        (published,) = herder.pop_effects(PublishTaskConfigs)
+        (published,) = herder.pop_effects(SendTaskConfigsToLeader)
     assert delays_ms == [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
     herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION))
     (newer,) = herder.pop_effects(SplitConnector)
@@ -262,12 +264,12 @@ def test_the_result_of_a_split_of_an_older_config_is_dropped() -> None:
     herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION))
     assert not herder.pop_effects(SplitConnector), "one split at a time"
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=old.config_line_offset, task_configs=ORDERS_TASK_CONFIGS)
+        SplitSucceeded(connector=ORDERS, config_line_offset=old.config_line_offset, task_configs=ORDERS_TASK_CONFIGS)
     )
     (new,) = herder.pop_effects(SplitConnector)
     assert new.config == {**CONFIG, "new": "yes"}
     # The first result belongs to an outdated config: none of it is published.
-    assert not herder.pop_effects(PublishTaskConfigs)
+    assert not herder.pop_effects(SendTaskConfigsToLeader)
 
 
 def test_the_leader_assigns_jobs_and_requests_a_rejoin_when_the_set_of_jobs_changes() -> None:
@@ -393,14 +395,14 @@ def test_unwritten_statuses_are_written_later_unless_newer_ones_exist() -> None:
     herder.open_runtime()
     herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
     herder.assign(assigned=jobs_of(*TASKS))
-    (append,) = herder.pop_effects(AppendStatuses)
+    (append,) = herder.pop_effects(AppendStatusLines)
     assert len(append.lines) == 2
     for start in herder.pop_effects(StartTask):
         herder.run_chore(start)
     herder.feed(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
     herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
     herder.feed(TimerFired(timer="statuses"))
-    (again,) = herder.pop_effects(AppendStatuses)
+    (again,) = herder.pop_effects(AppendStatusLines)
     assert [line.value and line.value.split(b'"')[3] for line in again.lines] == [b"RUNNING", b"UNASSIGNED"]
 
 
@@ -474,7 +476,9 @@ class RandomHerderRun:
         lines = self.rng.choice(
             [
                 (config_records.connector_line(name, config, Incarnation(self.rng.choice("xy"))),),
-                config_records.task_config_lines(name, [{"share": self.rng.choice("01")}] * self.rng.randint(0, 3)),
+                config_records.task_config_and_commit_lines(
+                    name, [{"share": self.rng.choice("01")}] * self.rng.randint(0, 3)
+                ),
                 config_records.deletion_lines(name),
                 (config_records.target_state_line(name, self.rng.choice(list(TargetState))),),
             ]
@@ -482,7 +486,7 @@ class RandomHerderRun:
         self.driver.write(*lines)
 
     def on_task(self) -> None:
-        running = [task for task, run in self.driver.herder.work.task_runs.items() if isinstance(run.state, Running)]
+        running = [task for task, run in self.driver.herder.work.local_tasks.items() if isinstance(run.state, Running)]
         if running:
             task = self.rng.choice(sorted(running))
             events: list[TaskEvent] = [
@@ -558,6 +562,6 @@ def test_after_random_events_no_task_runs_twice_and_all_requests_are_answered(se
         if herder.config.target_state(task.connector) is TargetState.STARTED
     }
     stuck = {
-        task for task, run in herder.work.task_runs.items() if isinstance(run.state, Failed | OwnershipUnconfirmed)
+        task for task, run in herder.work.local_tasks.items() if isinstance(run.state, Failed | OwnershipUnconfirmed)
     }
     assert random_run.active == {task for task in expected if herder.config.task_config(task) is not None} - stuck

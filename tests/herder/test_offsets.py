@@ -8,17 +8,18 @@ from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
     ApplyOffsetChange,
-    FindConfigEnd,
+    ConfigLogEndFound,
+    FindConfigLogEnd,
     OffsetChangeEnded,
     OffsetReadEnded,
-    ReadOffsets,
+    ReadConnectorOffsets,
     StopConnector,
     TimerFired,
     ValidateConfig,
 )
 from coterie.herder.requests.ids import RequestId
-from coterie.herder.requests.reads import ConnectorOffsets, DescribeOffsets
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.reads import ConnectorOffsets, DescribeConnectorOffsets
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import ChangeOffsets, PutConnector, WrittenConnector
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.connector_offsets import RESET_OFFSETS, ConnectorOffset, OffsetChange
@@ -29,7 +30,7 @@ from tests.herder.builders import CONFIG, ORDERS, ORDERS_TASK_CONFIGS, configure
 from tests.herder.herder_driver import ME, OTHER, HerderDriver, lease_renewed
 
 STOP = (
-    *config_records.task_config_lines(ORDERS, ()),
+    *config_records.task_config_and_commit_lines(ORDERS, ()),
     config_records.target_state_line(ORDERS, TargetState.STOPPED),
 )
 RESUME = config_records.target_state_line(ORDERS, TargetState.STARTED)
@@ -55,7 +56,7 @@ def begin(herder: HerderDriver) -> tuple[RequestId, ApplyOffsetChange]:
 
 def read_to_end(herder: HerderDriver) -> None:
     """Let the herder read the config log to its end, as a request needs it, and validate its config."""
-    for lookup in herder.pop_effects(FindConfigEnd):
+    for lookup in herder.pop_effects(FindConfigLogEnd):
         herder.run_chore(lookup)
     for validation in herder.pop_effects(ValidateConfig):
         herder.run_chore(validation)
@@ -70,18 +71,34 @@ def refusal(herder: HerderDriver, id_: RequestId) -> tuple[Problem, str]:
 def test_a_follower_reads_offsets_from_the_checkpoints() -> None:
     herder = configured_herder()
     herder.assign(leader=OTHER)
-    id_ = herder.send_request(DescribeOffsets(connector=ORDERS))
+    id_ = herder.send_request(DescribeConnectorOffsets(connector=ORDERS))
     read_to_end(herder)
-    (read,) = herder.pop_effects(ReadOffsets)
+    (read,) = herder.pop_effects(ReadConnectorOffsets)
     assert (read.connector, read.config) == (ORDERS, CONFIG)
     assert herder.answer(id_) is None
     herder.feed(OffsetReadEnded(id=id_, offsets=(OFFSET,)))
     assert herder.answer(id_) == ConnectorOffsets(offsets=(OFFSET,))
 
 
+@pytest.mark.parametrize("is_log_reachable", [True, False])
+def test_a_worker_that_has_never_joined_a_group_reads_offsets(*, is_log_reachable: bool) -> None:
+    herder = configured_herder()
+    assert not herder.herder.place.leader_url
+    id_ = herder.send_request(DescribeConnectorOffsets(connector=ORDERS))
+    if is_log_reachable:
+        read_to_end(herder)
+    else:
+        (lookup,) = herder.pop_effects(FindConfigLogEnd)
+        herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=None))
+    (read,) = herder.pop_effects(ReadConnectorOffsets)
+    assert (read.connector, read.config) == (ORDERS, CONFIG)
+    herder.feed(OffsetReadEnded(id=id_, offsets=(OFFSET,)))
+    assert herder.answer(id_) == ConnectorOffsets(offsets=(OFFSET,))
+
+
 def test_a_read_of_offsets_fails_or_times_out_with_the_reason() -> None:
     herder = configured_herder()
-    ids = [herder.send_request(DescribeOffsets(connector=ORDERS)) for _ in range(2)]
+    ids = [herder.send_request(DescribeConnectorOffsets(connector=ORDERS)) for _ in range(2)]
     read_to_end(herder)
     herder.feed(OffsetReadEnded(id=ids[0], failure="no such folder"))
     assert refusal(herder, ids[0]) == (Problem.OFFSETS_FAILED, "no such folder")
@@ -95,7 +112,7 @@ def test_offsets_of_an_unknown_connector_are_not_found() -> None:
     herder = leader()
     name = ConnectorName("nope")
     ids = [
-        herder.send_request(DescribeOffsets(connector=name)),
+        herder.send_request(DescribeConnectorOffsets(connector=name)),
         herder.send_request(ChangeOffsets(connector=name, change=RESET_OFFSETS)),
     ]
     herder.run_all_chores()
@@ -106,10 +123,10 @@ def test_the_leader_changes_the_offsets_of_a_stopped_connector_and_writes_nothin
     herder = leader(*STOP)
     id_, change = begin(herder)
     assert (change.connector, change.config, change.change) == (ORDERS, CONFIG, CHANGE)
-    assert list(change.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
+    assert list(change.configs_of_checkpointed_tasks) == ORDERS_TASK_CONFIGS
     assert herder.answer(id_) is None
     herder.feed(OffsetChangeEnded(id=id_))
-    assert herder.answer(id_) == Done()
+    assert herder.answer(id_) == SuccessWithoutContent()
     assert not herder.pop_effects(AppendConfigLines)
 
 

@@ -8,7 +8,7 @@ from coterie.assignors.members import MemberSpec
 from coterie.herder.group_view import RoundSnapshot
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import UncordonWorker
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
 from tests.herder.builders import STATIC, working
 from tests.herder.herder_driver import ME, OTHER
@@ -47,7 +47,7 @@ def test_a_follower_accepts_only_its_own_address_and_redirects_names_to_the_lead
     answer = driver.answer(driver.send_request(UncordonWorker(worker="here")))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NOT_LEADER
-    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == SuccessWithoutContent()
 
 
 def test_a_name_that_the_leader_shares_with_another_worker_is_refused() -> None:
@@ -69,5 +69,5 @@ def test_another_workers_name_has_precedence_over_the_leaders_instance_id() -> N
 def test_a_previous_member_at_the_same_address_counts_as_the_same_worker(name_in_order: str) -> None:
     assert (
         answer_to_order(name_in_order, (ME, "a", "here:8083", None), (MemberId("dead"), "a", "here:8083", None))
-        == Done()
+        == SuccessWithoutContent()
     )

@@ -121,7 +121,7 @@ def test_a_member_with_an_offset_beyond_the_config_log_is_logged_and_assigned_no
         for job in [*assignment.assigned, *assignment.revoked]
     ]
     assert changed_jobs, "the other members get assignments"
-    warnings = [order.text for order in herder.pop_effects(WriteLogMessage) if order.warns]
+    warnings = [order.text for order in herder.pop_effects(WriteLogMessage) if order.is_warning]
     assert len(warnings) == 1
     assert f"third-by-name (third:8083) reported config offset 999, but the config topic ends at {end}." in warnings[0]
     assert "config.storage.topic" in warnings[0]
@@ -133,7 +133,7 @@ def test_a_leader_whose_offset_is_below_that_of_most_members_leaves_the_group() 
     assert not herder.pop_effects(SendAssignments), "it cannot read the other members' configs"
     (abandoned,) = herder.pop_effects(LeaveAndRejoin)
     assert "most members have read the config topic to offset 999" in abandoned.reason
-    assert [order.text for order in herder.pop_effects(WriteLogMessage) if order.warns]
+    assert [order.text for order in herder.pop_effects(WriteLogMessage) if order.is_warning]
     herder.pop_effects(SetWorkerState)
     herder.feed(MembershipLost(reason=abandoned.reason))
     herder.run_all_chores()
@@ -158,6 +158,6 @@ def test_a_worker_that_has_read_the_whole_log_stays_even_if_the_group_reports_a_
     herder.feed(TimerFired(timer="behind"))
     herder.run_all_chores()
     assert not herder.pop_effects(LeaveAndRejoin)
-    assert [order.text for order in herder.pop_effects(WriteLogMessage) if order.warns]
+    assert [order.text for order in herder.pop_effects(WriteLogMessage) if order.is_warning]
     assert [order.owned for order in herder.pop_effects(SetWorkerState)] == ([NO_JOBS] if is_lost else [])
     assert herder.herder.place.assigned == (NO_JOBS if is_lost else jobs_of(TASKS[0]))

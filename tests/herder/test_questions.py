@@ -4,8 +4,8 @@ from coterie.config.infos import NULL_VALUE_ERROR, ConfigInfos
 from coterie.herder.messages import (
     AskPlugins,
     ConfigNotValidated,
-    FindConfigEnd,
-    PluginsAnswered,
+    FindConfigLogEnd,
+    PluginQuestionAnswered,
     ShutdownOrdered,
     TimerFired,
     ValidateConfig,
@@ -13,7 +13,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.questions import (
     DescribePlugin,
     ListPlugins,
-    PluginKeys,
+    PluginConfigKeys,
     PluginList,
     ValidateConnectorConfig,
 )
@@ -33,12 +33,12 @@ def opened_herder() -> HerderDriver:
 def test_a_worker_that_has_never_joined_a_group_answers_questions() -> None:
     herder = opened_herder()
     ids = [herder.send_request(ListPlugins(connectors_only=only)) for only in (True, False)]
-    assert not herder.pop_effects(FindConfigEnd), "a question does not wait for the log"
+    assert not herder.pop_effects(FindConfigLogEnd), "a question does not wait for the log"
     herder.run_all_chores()
     assert [herder.answer(id_) for id_ in ids] == [PluginList(plugins=PLUGINS[:1]), PluginList(plugins=PLUGINS)]
     described = herder.send_request(DescribePlugin(name="a.Sink", version_range=None))
     herder.run_all_chores()
-    assert herder.answer(described) == PluginKeys(keys=())
+    assert herder.answer(described) == PluginConfigKeys(keys=())
 
 
 def test_a_validation_of_a_known_connector_considers_its_checkpoints() -> None:
@@ -46,8 +46,8 @@ def test_a_validation_of_a_known_connector_considers_its_checkpoints() -> None:
     herder.send_request(ValidateConnectorConfig(config={**CONFIG, "name": ORDERS}))
     herder.send_request(ValidateConnectorConfig(config={**CONFIG, "name": "new"}))
     known, new = herder.pop_effects(ValidateConfig)
-    assert list(known.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
-    assert not new.checkpointed_task_configs
+    assert list(known.configs_of_checkpointed_tasks) == ORDERS_TASK_CONFIGS
+    assert not new.configs_of_checkpointed_tasks
 
 
 def test_nulls_and_an_invalid_name_are_errors_of_their_keys() -> None:
@@ -113,4 +113,4 @@ def test_a_worker_that_leaves_refuses_open_questions() -> None:
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.SHUTTING_DOWN
-    herder.feed(PluginsAnswered(id=question.id, answer=PluginList(plugins=PLUGINS)))
+    herder.feed(PluginQuestionAnswered(id=question.id, answer=PluginList(plugins=PLUGINS)))

@@ -2,13 +2,13 @@
 
 import pytest
 
-from coterie.herder.messages import ConfigEndFound, ConfigLinesRead, FindConfigEnd, TimerFired
+from coterie.herder.messages import ConfigLinesRead, ConfigLogEndFound, FindConfigLogEnd, TimerFired
 from coterie.herder.requests.reads import (
     ConnectorDescriptions,
     ConnectorInfo,
     DescribeConnector,
     DescribeConnectors,
-    DescribeStatus,
+    DescribeConnectorStatus,
     DescribeTaskStatus,
     Read,
 )
@@ -28,8 +28,8 @@ def test_a_read_waits_for_the_writes_before_it_up_to_a_timeout() -> None:
     herder.open_runtime()
     read = herder.send_request(DescribeConnector(connector=ORDERS))
     herder.write(CONNECTOR_LINE, read=False)
-    (lookup,) = herder.pop_effects(FindConfigEnd)
-    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=LogPosition(1)))
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
+    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=LogPosition(1)))
     assert herder.answer(read) is None
     herder.now_ms += 3_000
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=read)))
@@ -40,9 +40,9 @@ def test_a_read_after_a_transactions_marker_waits_for_the_readers_position_not_f
     herder = configured_herder()
     herder.assign(leader=ME)
     read = herder.send_request(DescribeConnector(connector=ORDERS))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
     lines, end = herder.herder.config.offset, LogPosition(herder.herder.config.offset + 1)
-    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=end))
+    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=end))
     assert herder.answer(read) is None
     herder.pop_effects(SetWorkerState)
     herder.feed(ConfigLinesRead(lines=(), position=end))
@@ -54,8 +54,8 @@ def test_a_read_after_a_transactions_marker_waits_for_the_readers_position_not_f
 def test_a_read_is_answered_from_memory_if_the_log_cannot_be_reached() -> None:
     herder = configured_herder()
     read = herder.send_request(DescribeConnector(connector=ORDERS))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
-    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=None))
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
+    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=None))
     assert herder.answer(read) == ConnectorInfo(connector=ORDERS, config=CONFIG, tasks=tuple(TASKS), config_version=0)
 
 
@@ -71,7 +71,7 @@ def test_a_read_is_answered_while_the_group_rebalances() -> None:
     ("read", "message"),
     [
         (DescribeConnector(connector=ConnectorName("none")), "Connector none not found"),
-        (DescribeStatus(connector=ConnectorName("none")), "No status found for connector none"),
+        (DescribeConnectorStatus(connector=ConnectorName("none")), "No status found for connector none"),
         (DescribeTaskStatus(task=ConnectorTaskId(ORDERS, 7)), "No status found for task orders-7"),
     ],
     ids=lambda value: type(value).__name__,

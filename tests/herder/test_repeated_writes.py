@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from coterie.herder import config_records
-from coterie.herder.config_records import ConnectorWritten
+from coterie.herder.config_records import ConnectorConfigWritten
 from coterie.herder.config_state import WRITTEN_REQUESTS_MAX, ConfigState, WrittenRequest
-from coterie.herder.messages import AppendConfigLines, FindConfigEnd, SetTimer, TimerFired, ValidateConfig
+from coterie.herder.messages import AppendConfigLines, FindConfigLogEnd, SetTimer, TimerFired, ValidateConfig
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorStatus
@@ -112,7 +112,7 @@ def test_a_follower_answers_a_repeat_whose_line_it_reads_and_else_sends_it_to_th
     herder = configured_herder()
     herder.assign(protocol=ConnectProtocol.STATIC)
     id_ = herder.send_request(CREATION, REPEAT)
-    (lookup,) = herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
     assert herder.answer(id_) is None, "it reads the log to its end first"
     lines = (config_records.connector_line(NEW, CREATION.config, Incarnation("i")),)
     written = config_records.with_request_id(lines, FIRST.id)
@@ -194,4 +194,4 @@ def test_the_config_state_keeps_the_requests_of_the_last_lines() -> None:
 def test_a_line_with_another_kind_of_request_is_read_without_it() -> None:
     value = json.dumps({"properties": {"a": "b"}, "request": 7}).encode()
     written = config_records.parse_line(b"connector-new", value)
-    assert written == ConnectorWritten(connector=NEW, config={"a": "b"})
+    assert written == ConnectorConfigWritten(connector=NEW, config={"a": "b"})

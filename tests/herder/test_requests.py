@@ -17,10 +17,10 @@ from coterie.herder.requests.orders import (
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.reads import (
     DescribeConnector,
+    DescribeConnectorOffsets,
     DescribeConnectors,
-    DescribeOffsets,
-    DescribeStatus,
-    DescribeTasks,
+    DescribeConnectorStatus,
+    DescribeTaskConfigs,
     DescribeTaskStatus,
     ListConnectors,
 )
@@ -50,9 +50,9 @@ REQUESTS: list[Request] = [
     ListConnectors(),
     DescribeConnectors(connectors=(ORDERS,)),
     DescribeConnector(connector=ORDERS),
-    DescribeOffsets(connector=ORDERS),
-    DescribeTasks(connector=ORDERS),
-    DescribeStatus(connector=ORDERS),
+    DescribeConnectorOffsets(connector=ORDERS),
+    DescribeTaskConfigs(connector=ORDERS),
+    DescribeConnectorStatus(connector=ORDERS),
     DescribeTaskStatus(task=TASKS[0]),
     DescribeWorker(),
     PutConnector(connector=ORDERS, config=CONFIG, may_replace=True),
@@ -91,7 +91,7 @@ def test_the_answer_has_the_type_that_the_requests_docstring_names(request_: Req
     lead_round(herder, ConnectProtocol.COMPATIBLE if is_unsigned else ConnectProtocol.STATIC, {ME: NO_JOBS})
     herder.run_all_chores()
     if isinstance(request_, ChangeOffsets):
-        herder.write(*config_records.task_config_lines(ORDERS, ()))
+        herder.write(*config_records.task_config_and_commit_lines(ORDERS, ()))
         herder.write(config_records.target_state_line(ORDERS, TargetState.STOPPED))
         herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
     id_ = herder.send_request(request_)

@@ -6,12 +6,12 @@ import pytest
 
 from coterie.assignors.members import MemberSpec
 from coterie.herder import config_records
-from coterie.herder.config_records import RestartRequested
-from coterie.herder.messages import ConnectorSplit, SplitConnector, SplitFailed, StartTask, StopTask, TaskStartFailed
+from coterie.herder.config_records import ConnectorRestartRequested
+from coterie.herder.messages import SplitConnector, SplitFailed, SplitSucceeded, StartTask, StopTask, TaskStartFailed
 from coterie.herder.requests.kinds import Request
 from coterie.herder.requests.orders import RestartConnectorTask
 from coterie.herder.requests.reads import ConnectorStatus
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import RestartConnector
 from coterie.herder.seams import TaskDied, TaskProgressed
 from coterie.nouns.ids import WorkerId, WorkerUrl
@@ -34,8 +34,8 @@ from tests.herder.herder_driver import ME, OTHER, HerderDriver
 from tests.herder.shown_round import round_snapshot
 
 
-def restart_line(*, include_tasks: bool = False, only_failed: bool = False) -> RestartRequested:
-    return RestartRequested(connector=ORDERS, include_tasks=include_tasks, only_failed=only_failed)
+def restart_line(*, include_tasks: bool = False, only_failed: bool = False) -> ConnectorRestartRequested:
+    return ConnectorRestartRequested(connector=ORDERS, include_tasks=include_tasks, only_failed=only_failed)
 
 
 def running() -> HerderDriver:
@@ -79,7 +79,7 @@ def test_restarted_jobs_are_restarting_until_they_run() -> None:
             if not isinstance(chore, SplitConnector):
                 driver.run_chore(chore)
     assert {state_of(driver, job) for job in ALL_JOBS} == {JobState.RESTARTING}
-    assert driver.herder.work.task_runs[TASKS[0]].starts == 2
+    assert driver.herder.work.local_tasks[TASKS[0]].starts == 2
     for task in TASKS:
         driver.feed(TaskProgressed(task=task, batch_id=1, input_rows=1))
     driver.run_all_chores()
@@ -121,7 +121,7 @@ def test_a_restart_during_a_split_uses_the_result_of_a_new_split() -> None:
     driver.write(config_records.restart_line(restart_line()))
     assert not driver.pop_effects(SplitConnector), "a connector never has two splits at a time"
     offset = split.config_line_offset
-    driver.feed(ConnectorSplit(connector=ORDERS, config_line_offset=offset, task_configs=[{"share": "old"}]))
+    driver.feed(SplitSucceeded(connector=ORDERS, config_line_offset=offset, task_configs=[{"share": "old"}]))
     assert driver.pop_effects(SplitConnector)
 
 
@@ -217,7 +217,7 @@ def test_a_task_is_restarted_on_the_worker_that_has_it() -> None:
     id_ = driver.send_request(RestartConnectorTask(task=TASKS[0]))
     for chore in driver.chores():
         driver.run_chore(chore)
-    assert driver.answer(id_) == Done()
+    assert driver.answer(id_) == SuccessWithoutContent()
     assert [stop.task for stop in driver.pop_effects(StopTask)] == [TASKS[0]]
 
 

@@ -11,18 +11,18 @@ from coterie.herder.messages import (
     AppendConfigLines,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
-    ConnectorSplit,
     MakeSessionKey,
-    PublishTaskConfigs,
+    SendTaskConfigsToLeader,
     SessionKeyMade,
     SetTimer,
     SplitConnector,
+    SplitSucceeded,
     TaskConfigsPublicationEnded,
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
+from coterie.herder.requests.signatures import SignatureCheckResult, VerifySignature
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signature, SigningKey
 from coterie.herder.timers import ConnectorRetryDue
@@ -113,7 +113,7 @@ def test_a_signature_is_believed_only_in_a_group_whose_protocol_has_session_keys
     for letter, is_right in ((b"k", True), (b"l", False)):
         signature = SigningKey(key=letter * 32, algorithm="HmacSHA256").signature(BODY)
         check = herder.send_request(VerifySignature(signature=signature))
-        assert herder.answer(check) == SignatureCheck(is_valid=is_right and protocol in SIGNED_PROTOCOLS)
+        assert herder.answer(check) == SignatureCheckResult(is_valid=is_right and protocol in SIGNED_PROTOCOLS)
 
 
 def test_a_follower_writes_no_key_even_if_the_current_one_is_expired() -> None:
@@ -252,28 +252,28 @@ def owner_after_split(protocol: ConnectProtocol, *, key: SessionKey | None) -> H
     herder = herder_with_key(key=key)
     herder.assign(assigned=Jobs.of([ORDERS]), protocol=protocol)
     (split,) = herder.pop_effects(SplitConnector)
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=CONFIGS))
+    herder.feed(SplitSucceeded(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=CONFIGS))
     return herder
 
 
 @pytest.mark.parametrize("protocol", SIGNED_PROTOCOLS)
 def test_a_follower_signs_with_the_newest_key_that_it_has_read(protocol: ConnectProtocol) -> None:
     herder = owner_after_split(protocol, key=None)
-    assert not herder.pop_effects(PublishTaskConfigs), "there is no key yet"
+    assert not herder.pop_effects(SendTaskConfigsToLeader), "there is no key yet"
     herder.write(config_records.session_key_line(key_of(b"k")))
-    (published,) = herder.pop_effects(PublishTaskConfigs)
+    (published,) = herder.pop_effects(SendTaskConfigsToLeader)
     assert published.signing_key == SigningKey(key=b"k" * 32, algorithm="HmacSHA256")
 
 
 @pytest.mark.parametrize("protocol", UNSIGNED_PROTOCOLS)
 def test_with_an_older_protocol_nothing_is_signed_even_if_there_is_a_key(protocol: ConnectProtocol) -> None:
-    (published,) = owner_after_split(protocol, key=key_of(b"k")).pop_effects(PublishTaskConfigs)
+    (published,) = owner_after_split(protocol, key=key_of(b"k")).pop_effects(SendTaskConfigsToLeader)
     assert published.signing_key is None
 
 
 def test_a_refused_signature_is_logged_as_an_error_only_after_the_key_propagation_time() -> None:
     herder = owner_after_split(ConnectProtocol.SESSIONED, key=key_of(b"k"))
-    herder.pop_effects(PublishTaskConfigs)
+    herder.pop_effects(SendTaskConfigsToLeader)
     first_ms, keys = herder.now_ms, iter(b"lmnopqrstuvw")
     levels_before_limit: list[list[bool]] = []
     levels_after_limit: list[list[bool]] = []
@@ -292,7 +292,7 @@ def test_a_refused_signature_is_logged_as_an_error_only_after_the_key_propagatio
         herder.write(config_records.session_key_line(key_of(newer)))
         herder.now_ms = retry.at_ms
         herder.feed(TimerFired(timer=retry.timer))
-        (published,) = herder.pop_effects(PublishTaskConfigs)
+        (published,) = herder.pop_effects(SendTaskConfigsToLeader)
         assert published.signing_key is not None
         assert published.signing_key.key == newer * 32, "the newest key"
     assert levels_before_limit == [[]] * 8
@@ -335,7 +335,7 @@ def test_a_leader_accepts_only_requests_signed_with_its_key(protocol: ConnectPro
     unknown = answer(herder, signed(b"k"), ConnectorName("nope"))
     assert isinstance(unknown, RequestRefused)
     assert unknown.problem is Problem.NOT_FOUND
-    assert answer(herder, signed(b"k")) == Done()
+    assert answer(herder, signed(b"k")) == SuccessWithoutContent()
     assert herder.herder.config.committed_tasks(ORDERS)
 
 
@@ -363,7 +363,7 @@ def test_the_previous_key_is_refused() -> None:
     herder = leader_with_key(key=key_of(b"k"))
     herder.write(config_records.session_key_line(key_of(b"l")))
     assert answer(herder, signed(b"k")) == FORBIDDEN
-    assert answer(herder, signed(b"l")) == Done()
+    assert answer(herder, signed(b"l")) == SuccessWithoutContent()
 
 
 def test_a_follower_checks_the_signature_and_then_redirects_to_the_leader() -> None:
@@ -378,7 +378,7 @@ def test_a_follower_checks_the_signature_and_then_redirects_to_the_leader() -> N
 @pytest.mark.parametrize("protocol", UNSIGNED_PROTOCOLS)
 def test_with_an_older_protocol_no_signature_is_checked(protocol: ConnectProtocol) -> None:
     for signature in (None, signed(b"x")):
-        assert answer(leader_with_key(protocol, key=key_of(b"k")), signature) == Done()
+        assert answer(leader_with_key(protocol, key=key_of(b"k")), signature) == SuccessWithoutContent()
 
 
 @pytest.mark.parametrize("protocol", UNSIGNED_PROTOCOLS)

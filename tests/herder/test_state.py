@@ -9,7 +9,15 @@ import pytest
 
 import coterie.herder
 from coterie.herder.messages import StopTask
-from coterie.herder.state import Herder, InRound, LostPlace, NeverJoined, PlacePhase, RoundCompleted, RoundFailed
+from coterie.herder.state import (
+    Herder,
+    InRound,
+    LostMembership,
+    MembershipPhase,
+    NeverJoined,
+    RoundCompleted,
+    RoundFailed,
+)
 from coterie.nouns.ids import MemberId
 from coterie.nouns.member_state import MemberState
 from tests.herder.builders import BOTH_TASKS, working
@@ -27,7 +35,7 @@ PARTS = (
     "rotation",
     "leader_log",
     "run",
-    "split",
+    "local_connector",
     "write",
     "read",
     "herder",
@@ -159,12 +167,12 @@ def in_round(*, is_lost: bool = False) -> InRound:
         (in_round(is_lost=True), "", MemberState.COMPLETING_REBALANCE, True, False),
         (RoundFailed(), "me", MemberState.STABLE, False, False),
         (RoundCompleted(), "me", MemberState.STABLE, False, True),
-        (LostPlace(), "", MemberState.UNJOINED, True, False),
+        (LostMembership(), "", MemberState.UNJOINED, True, False),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_only_a_completed_rebalance_makes_a_leader_and_a_loss_lasts_until_a_rebalance_ends(
-    phase: PlacePhase, member_id: str, state: MemberState, is_lost: bool, is_leader: bool
+    phase: MembershipPhase, member_id: str, state: MemberState, is_lost: bool, is_leader: bool
 ) -> None:
     place = Herder(HerderDriver().herder.settings).place
     place.phase = phase

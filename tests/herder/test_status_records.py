@@ -8,9 +8,9 @@ import pytest
 
 from coterie.engine.log import TopicRecord
 from coterie.herder.status_records import (
+    FirstTopicUse,
     Status,
     StatusState,
-    TopicUse,
     active_topic_line,
     active_topic_of_key,
     job_of_key,
@@ -47,7 +47,11 @@ def topic_line_as_recorded(recorded: dict[str, Any]) -> tuple[str, str | None]:
     active_topic = active_topic_of_key(recorded["key"].encode())
     assert active_topic is not None
     fields = None if recorded["value"] is None else json.loads(recorded["value"])["topic"]
-    use = None if fields is None else TopicUse(task_number=fields["task"], discovered_at_ms=fields["discoverTimestamp"])
+    use = (
+        None
+        if fields is None
+        else FirstTopicUse(task_number=fields["task"], discovered_at_ms=fields["discoverTimestamp"])
+    )
     line = active_topic_line(active_topic, use)
     assert line.key is not None
     return line.key.decode(), None if line.value is None else line.value.decode()

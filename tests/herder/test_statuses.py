@@ -8,7 +8,7 @@ import pytest
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_records import deletion_lines
 from coterie.herder.messages import (
-    AppendStatuses,
+    AppendStatusLines,
     StartTask,
     StatusAppendEnded,
     StatusLinesRead,
@@ -52,7 +52,7 @@ def lead_static(
 
 def pending_status_lines(herder: HerderDriver) -> list[tuple[str, dict[str, Any]]]:
     """Key and value of the statuses in the pending append requests."""
-    lines = [line for order in herder.effects if isinstance(order, AppendStatuses) for line in order.lines]
+    lines = [line for order in herder.effects if isinstance(order, AppendStatusLines) for line in order.lines]
     return [(line.key.decode(), json.loads(line.value)) for line in lines if line.value is not None]
 
 
@@ -121,9 +121,9 @@ def test_a_late_reason_does_not_overwrite_the_next_owners_status() -> None:
     claims = {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
     while not any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder)):
-        herder.pop_effects(AppendStatuses)
+        herder.pop_effects(AppendStatusLines)
         herder.feed(StatusAppendEnded())
-    herder.pop_effects(AppendStatuses)
+    herder.pop_effects(AppendStatusLines)
     herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
     lead_static(herder, {ME: herder.herder.owned_jobs, OTHER: jobs_of(TASKS[0]), THIRD: NO_JOBS})
     append_status(herder, TASKS[1], JobState.PAUSED, "third", herder.generation)
@@ -167,7 +167,7 @@ def test_an_unwritten_reason_is_removed_with_its_deleted_job() -> None:
     claims = {ME: jobs_of(TASKS[0]), OTHER: jobs_of(ORDERS)}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
     assert any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder))
-    appends = herder.pop_effects(AppendStatuses)
+    appends = herder.pop_effects(AppendStatusLines)
     herder.write(*deletion_lines(ORDERS))
     lead_static(herder, {ME: herder.herder.owned_jobs, OTHER: NO_JOBS}, claims)
     for append in appends:
@@ -181,7 +181,9 @@ def test_a_late_tombstone_does_not_delete_the_status_of_a_connector_that_was_cre
     herder.write(*deletion_lines(ORDERS))
     for stop in herder.pop_effects(StopTask):
         herder.run_chore(stop)
-    deleted = [line.key for append in herder.pop_effects(AppendStatuses) for line in append.lines if line.value is None]
+    deleted = [
+        line.key for append in herder.pop_effects(AppendStatusLines) for line in append.lines if line.value is None
+    ]
     assert b"status-task-orders-0" in deleted
     herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
     herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)

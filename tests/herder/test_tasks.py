@@ -2,8 +2,8 @@
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    EndTaskStart,
-    FindConfigEnd,
+    AbortTaskStart,
+    FindConfigLogEnd,
     RestartTask,
     SplitConnector,
     StartTask,
@@ -15,7 +15,7 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.requests.orders import RestartConnectorTask
-from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy, jittered_delay_ms
 from coterie.herder.seams import (
     PluginThreadsLost,
@@ -33,7 +33,7 @@ from coterie.nouns.states import JobState, TargetState
 from tests.herder.builders import CONNECTOR_LINE, ORDERS, TASK_CONFIG_LINES, TASKS, jobs_of
 from tests.herder.herder_driver import SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
 
-RESPLIT = config_records.task_config_lines(ORDERS, [{"share": "new"}] * 2)
+RESPLIT = config_records.task_config_and_commit_lines(ORDERS, [{"share": "new"}] * 2)
 
 
 def working() -> HerderDriver:
@@ -76,7 +76,7 @@ def test_a_task_halted_while_it_starts_does_not_run() -> None:
     for order in starts:
         herder.feed(TaskHalted(task=order.spec.task))
         herder.feed(TaskStarted(task=order.spec.task))
-    assert not any(isinstance(run.state, Running) for run in herder.herder.work.task_runs.values())
+    assert not any(isinstance(run.state, Running) for run in herder.herder.work.local_tasks.values())
 
 
 def test_a_task_taken_over_during_its_start_waits_for_a_later_lease_even_if_the_start_returns() -> None:
@@ -155,7 +155,7 @@ def test_a_failed_query_is_restarted_three_times_with_growing_delays_before_its_
         assert stored_status(herder) == (JobState.RUNNING, None), "a failure before the limit is not reported"
     report_query_failure(herder)
     assert herder.pop_effects(StopTask) == [StopTask(task=TASKS[0], grace_ms=0)], "its checkpoint is released"
-    (message,) = [message for message in herder.pop_effects(WriteLogMessage) if message.warns]
+    (message,) = [message for message in herder.pop_effects(WriteLogMessage) if message.is_warning]
     assert message.text == f"Task {TASKS[0]}: {GIVEN_UP}"
     herder.feed(TaskStopped(task=TASKS[0]))
     assert stored_status(herder) == (JobState.FAILED, f"{GIVEN_UP}: boom")
@@ -279,7 +279,7 @@ def test_a_task_that_waits_for_a_server_during_its_start_is_shown_as_restarting_
     herder.feed(TaskRetrying(task=TASKS[0], trace="unreachable"))
     assert herder.herder.work.last_reported[TASKS[0]] == (JobState.RESTARTING, "unreachable")
     assert stored_status(herder) == (JobState.RESTARTING, "unreachable")
-    assert isinstance(herder.herder.work.task_runs[TASKS[0]].state, Running)
+    assert isinstance(herder.herder.work.local_tasks[TASKS[0]].state, Running)
     assert herder.herder.work.last_reported[TASKS[1]] == (JobState.UNASSIGNED, None)
 
 
@@ -348,10 +348,10 @@ def test_a_start_is_ended_once_when_its_task_is_revoked_and_the_task_is_released
     herder.assign(assigned=jobs_of(TASKS[0]))
     assert herder.pop_effects(StartTask)
     herder.assign(revoked=jobs_of(TASKS[0]))
-    (end,) = herder.pop_effects(EndTaskStart)
-    assert end == EndTaskStart(task=TASKS[0], grace_ms=herder.herder.settings.stop_grace_ms)
+    (end,) = herder.pop_effects(AbortTaskStart)
+    assert end == AbortTaskStart(task=TASKS[0], grace_ms=herder.herder.settings.stop_grace_ms)
     herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
-    assert not herder.pop_effects(EndTaskStart)
+    assert not herder.pop_effects(AbortTaskStart)
     assert TASKS[0] in herder.herder.owned_jobs, "the start may still take the checkpoint over"
     herder.feed(TaskStartFailed(task=TASKS[0], trace="The plug-in has not returned from start"))
     assert TASKS[0] not in herder.herder.owned_jobs
@@ -418,7 +418,7 @@ def test_a_task_whose_checkpoint_folder_is_away_for_two_starts_runs_without_an_o
         waited_s = waited_ms(TASKS[0], attempt, delay_ms) / 1000
         text = f"Start {attempt} of the task has failed; the next one follows after {waited_s:g} s: "
         assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away")
-        assert TASKS[0] not in herder.herder.work.active_tasks, "no checkpoint is held"
+        assert TASKS[0] not in herder.herder.work.possibly_running_tasks, "no checkpoint is held"
         assert not due_starts(herder, after_ms=delay_ms * 4 // 5 - 1)
         assert due_starts(herder, after_ms=delay_ms // 5 + 1) == [TASKS[0]]
         assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away"), "it does not run yet"
@@ -474,7 +474,7 @@ def test_a_task_that_waits_for_its_next_start_is_released_at_once() -> None:
     report_failed_start(herder)
     herder.assign(revoked=jobs_of(TASKS[0]))
     assert not herder.pop_effects(StopTask), "the runtime has no run of the task"
-    assert TASKS[0] not in herder.herder.work.task_runs
+    assert TASKS[0] not in herder.herder.work.local_tasks
     assert stored_status(herder) == (JobState.UNASSIGNED, None)
     assert not due_starts(herder, after_ms=60_000)
 
@@ -497,9 +497,9 @@ def test_a_task_that_waits_for_its_next_start_starts_at_once_with_another_config
         report_failed_start(herder, RestartPolicy(restarts_max=1))
         if ordered:
             id_ = herder.send_request(RestartConnectorTask(task=TASKS[0]))
-            for lookup in herder.pop_effects(FindConfigEnd):
+            for lookup in herder.pop_effects(FindConfigLogEnd):
                 herder.run_chore(lookup)
-            assert herder.answer(id_) == Done()
+            assert herder.answer(id_) == SuccessWithoutContent()
         else:
             herder.write(*RESPLIT)
         assert ordered_starts(herder) == [TASKS[0]]
@@ -515,7 +515,7 @@ def test_a_task_that_was_halted_or_closed_during_a_failed_start_does_not_start_a
         herder = starting()
         herder.feed(event)
         report_failed_start(herder)
-        assert isinstance(herder.herder.work.task_runs[TASKS[0]].state, state)
+        assert isinstance(herder.herder.work.local_tasks[TASKS[0]].state, state)
         assert not due_starts(herder, after_ms=60_000)
 
 
@@ -539,7 +539,7 @@ def test_a_task_with_a_closed_checkpoint_starts_only_with_another_config() -> No
     herder.feed(lease_renewed(sent_at_ms=herder.now_ms + 1))
     assert not herder.pop_effects(StartTask)
     assert not herder.pop_effects(StopTask)
-    assert not herder.herder.work.active_tasks
+    assert not herder.herder.work.possibly_running_tasks
     herder.write(*RESPLIT)
     assert [order.spec.config for order in herder.pop_effects(StartTask)] == [{"share": "new"}] * 2
 
@@ -559,7 +559,7 @@ def test_a_task_closed_while_it_starts_waits_in_either_order_of_the_events() -> 
             ]
             for event in events if closed_first else reversed(events):
                 herder.feed(event)
-        states = [run.state for run in herder.herder.work.task_runs.values()]
+        states = [run.state for run in herder.herder.work.local_tasks.values()]
         assert all(isinstance(state, CheckpointClosed) for state in states), states
         assert not herder.pop_effects(StartTask)
 
@@ -570,7 +570,7 @@ def test_a_task_closed_while_it_stops_starts_again() -> None:
     for stop in herder.pop_effects(StopTask):
         herder.feed(TaskCheckpointClosed(task=stop.task))
         herder.feed(TaskStopped(task=stop.task))
-    assert all(isinstance(run.state, Starting) for run in herder.herder.work.task_runs.values())
+    assert all(isinstance(run.state, Starting) for run in herder.herder.work.local_tasks.values())
 
 
 def test_a_task_with_a_closed_checkpoint_is_shown_as_restarting() -> None:
@@ -595,8 +595,8 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     assert [rejoin.reason for rejoin in herder.pop_effects(Rejoin)] == [
         "too many threads hang in plug-ins: this worker starts no new jobs"
     ]
-    assert herder.pop_effects(SetWorkerState)[-1].kept_jobs == jobs_of(TASKS[0])
-    herder.herder.work.task_runs.pop(TASKS[1], None)
+    assert herder.pop_effects(SetWorkerState)[-1].allowed_jobs_until_restart == jobs_of(TASKS[0])
+    herder.herder.work.local_tasks.pop(TASKS[1], None)
     herder.assign(assigned=jobs_of(TASKS[1]))
     assert not herder.pop_effects(StartTask)
     assert not herder.pop_effects(StopTask), "the worker keeps its task"
@@ -604,7 +604,9 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     assert status is not None
     assert status[0] is JobState.UNASSIGNED
     assert "starts no new jobs until it is restarted: 65 of its threads" in str(status[1])
-    assert herder.pop_effects(SetWorkerState)[-1].kept_jobs == jobs_of(TASKS[0]), "another worker must receive the rest"
+    assert herder.pop_effects(SetWorkerState)[-1].allowed_jobs_until_restart == jobs_of(TASKS[0]), (
+        "another worker must receive the rest"
+    )
     herder.feed(PluginThreadsLost(lost_threads_total=0))
     assert herder.herder.lifecycle.lost_threads == 0
     assert herder.herder.lifecycle.no_new_jobs_reason is not None, "until the worker is restarted"

@@ -8,7 +8,7 @@ from coterie.herder.messages import TimerFired
 from coterie.herder.requests.ids import LeaderWriteId, RequestId
 from coterie.herder.timers import (
     ClosedCheckpointCheckDue,
-    ConfigEndLookupDue,
+    ConfigLogEndLookupDue,
     ConnectorRetryDue,
     HerderTimer,
     RequestTimeoutDue,
@@ -20,8 +20,8 @@ from tests.herder.builders import ORDERS, TASKS, working
 TIMERS: list[Timer] = [
     *get_args(HerderTimer),
     RequestTimeoutDue(id=RequestId(7)),
-    ConfigEndLookupDue(id=RequestId(7)),
-    ConfigEndLookupDue(id=LeaderWriteId(number=7)),
+    ConfigLogEndLookupDue(id=RequestId(7)),
+    ConfigLogEndLookupDue(id=LeaderWriteId(number=7)),
     ConnectorRetryDue(connector=ORDERS),
     TaskRestartDue(task=TASKS[0]),
     ClosedCheckpointCheckDue(connector=ORDERS),

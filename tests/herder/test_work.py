@@ -10,20 +10,20 @@ from coterie.herder.work import (
     CheckpointClosed,
     Failed,
     FailedQuery,
+    LocalJobsState,
+    LocalTaskState,
     NotStarted,
     OwnershipUnconfirmed,
     Restarting,
     Running,
-    RunState,
     Starting,
     StartRetryPending,
     Stopping,
-    Work,
 )
 from tests.herder.builders import BOTH_TASKS, INCARNATION, TASKS
 
 START = TaskSpec(task=TASKS[0], connector_incarnation=INCARNATION, config={})
-STATES: dict[type[RunState], tuple[RunState, bool]] = {
+STATES: dict[type[LocalTaskState], tuple[LocalTaskState, bool]] = {
     NotStarted: (NotStarted(), False),
     Failed: (Failed(spec=START, trace=""), False),
     StartRetryPending: (StartRetryPending(spec=START, failed_starts=1, starts_at_ms=0), False),
@@ -51,9 +51,9 @@ STATES: dict[type[RunState], tuple[RunState, bool]] = {
 }
 
 
-@pytest.mark.parametrize("kind", get_args(RunState), ids=lambda kind: kind.__name__)
-def test_a_task_is_owned_while_any_part_of_it_may_run_on_this_worker(kind: type[RunState]) -> None:
+@pytest.mark.parametrize("kind", get_args(LocalTaskState), ids=lambda kind: kind.__name__)
+def test_a_task_is_owned_while_any_part_of_it_may_run_on_this_worker(kind: type[LocalTaskState]) -> None:
     state, is_active = STATES[kind]
-    work = Work(BOTH_TASKS)
-    work.task_runs[TASKS[0]].state = state
-    assert work.active_tasks == ({TASKS[0]} if is_active else set())
+    work = LocalJobsState(BOTH_TASKS)
+    work.local_tasks[TASKS[0]].state = state
+    assert work.possibly_running_tasks == ({TASKS[0]} if is_active else set())

@@ -5,7 +5,7 @@ import pytest
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
-from coterie.herder.requests.refusals import Done, Problem
+from coterie.herder.requests.refusals import Problem, SuccessWithoutContent
 from coterie.herder.requests.writes import (
     DeleteConnector,
     DeletedConnector,
@@ -99,7 +99,7 @@ def test_the_initial_state_is_written_before_its_connector() -> None:
 
 def test_a_stop_writes_an_empty_list_of_tasks_before_the_state() -> None:
     config = configured_herder().herder.config
-    none = config_records.task_config_lines(ORDERS, ())
+    none = config_records.task_config_and_commit_lines(ORDERS, ())
     assert write_kind_of_request(target(TargetState.STOPPED), FRESH).lines(config) == (*none, STOPPED)
     assert len(write_kind_of_request(target(TargetState.PAUSED), FRESH).lines(config)) == 1
 
@@ -136,12 +136,12 @@ def test_a_deletion_is_answered_with_the_config_that_is_gone() -> None:
 
 def test_a_write_without_a_view_is_answered_with_done() -> None:
     config = configured_herder().herder.config
-    lines = config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS, INCARNATION)
+    lines = config_records.task_config_and_commit_lines(ORDERS, ORDERS_TASK_CONFIGS, INCARNATION)
     assert write_kind_of_request(TASK_CONFIGS, FRESH).lines(config) == lines
     for request in (TASK_CONFIGS, target(TargetState.PAUSED)):
         assert (
             write_kind_of_request(request, FRESH).answer_when_complete(config, StatusState(), replaced_config=CONFIG)
-            == Done()
+            == SuccessWithoutContent()
         )
         assert not write_kind_of_request(request, FRESH).creates_connector(config)
         assert write_kind_of_request(request, FRESH).config_to_validate(config) is None

@@ -5,16 +5,16 @@ import pytest
 from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
-    ConfigEndFound,
-    FindConfigEnd,
+    ConfigLogEndFound,
+    FindConfigLogEnd,
+    LookupOrAppendForWrite,
     ShutdownOrdered,
     TimerFired,
     ValidateConfig,
-    WritePurpose,
 )
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import (
     DeleteConnector,
     DeletedConnector,
@@ -26,7 +26,7 @@ from coterie.herder.requests.writes import (
     Write,
     WrittenConnector,
 )
-from coterie.herder.timers import ConfigEndLookupDue, RequestTimeoutDue
+from coterie.herder.timers import ConfigLogEndLookupDue, RequestTimeoutDue
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -43,7 +43,7 @@ from tests.herder.herder_driver import ME, ROUND, HerderDriver, validated
 
 OTHER = ConnectorName("other")
 STOP = (
-    *config_records.task_config_lines(ORDERS, ()),
+    *config_records.task_config_and_commit_lines(ORDERS, ()),
     config_records.target_state_line(ORDERS, TargetState.STOPPED),
 )
 
@@ -60,7 +60,7 @@ def test_a_new_config_is_validated_with_the_checkpointed_task_configs() -> None:
     herder = configured_herder(*STOP)
     id_ = put(herder, "3")
     (validation,) = herder.pop_effects(ValidateConfig)
-    assert list(validation.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
+    assert list(validation.configs_of_checkpointed_tasks) == ORDERS_TASK_CONFIGS
     herder.feed(validated(id_, {"tasks.max": ["no"]}))
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
@@ -74,14 +74,14 @@ def test_tasks_committed_meanwhile_cause_another_validation_of_the_config() -> N
     herder.write(CONNECTOR_LINE)
     id_ = put(herder, "3")
     (validation,) = herder.pop_effects(ValidateConfig)
-    assert not validation.checkpointed_task_configs
+    assert not validation.configs_of_checkpointed_tasks
     herder.feed(validated(id_))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
     herder.write(*TASK_CONFIG_LINES)
     herder.run_chore(lookup)
     assert lookup.purpose not in [append.purpose for append in herder.pop_effects(AppendConfigLines)]
     (validation,) = herder.pop_effects(ValidateConfig)
-    assert list(validation.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
+    assert list(validation.configs_of_checkpointed_tasks) == ORDERS_TASK_CONFIGS
     herder.feed(validated(id_, {"tasks.max": ["no"]}))
     assert isinstance(herder.answer(id_), RequestRefused)
 
@@ -104,7 +104,7 @@ def test_a_request_times_out_unless_its_write_has_begun() -> None:
     assert herder.herder.config.connector(ORDERS) is not None, "a request that timed out is not executed later"
 
     begun = herder.send_request(DeleteConnector(connector=ORDERS))
-    for lookup in herder.pop_effects(FindConfigEnd):
+    for lookup in herder.pop_effects(FindConfigLogEnd):
         herder.run_chore(lookup)
     (append,) = herder.pop_effects(AppendConfigLines)
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=begun)))
@@ -118,13 +118,13 @@ def test_a_write_waits_until_the_one_before_it_is_read_back() -> None:
     herder.assign(leader=ME)
     stopped = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED))
     deleted = herder.send_request(DeleteConnector(connector=ORDERS))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
     herder.run_chore(lookup)
     (append,) = herder.pop_effects(AppendConfigLines)
-    assert not herder.pop_effects(FindConfigEnd), "the second write has not begun"
+    assert not herder.pop_effects(FindConfigLogEnd), "the second write has not begun"
     assert herder.answer(stopped) is None, "an append alone does not answer the request"
     herder.run_chore(append)
-    assert herder.answer(stopped) == Done()
+    assert herder.answer(stopped) == SuccessWithoutContent()
     herder.run_all_chores()
     assert herder.answer(deleted) == DELETED
 
@@ -146,12 +146,12 @@ def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
     herder = configured_herder()
     herder.assign(leader=ME)
     deleted = herder.send_request(DeleteConnector(connector=ORDERS))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
-    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=None))
-    assert not herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
+    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=None))
+    assert not herder.pop_effects(FindConfigLogEnd)
     assert herder.answer(deleted) is None
     herder.now_ms += 500
-    herder.feed(TimerFired(timer=ConfigEndLookupDue(id=deleted)))
+    herder.feed(TimerFired(timer=ConfigLogEndLookupDue(id=deleted)))
     herder.run_all_chores()
     assert herder.answer(deleted) == DELETED
 
@@ -205,7 +205,7 @@ def test_a_write_waits_for_the_start_of_the_worker_and_its_time_out_names_this_s
     assert "starting the task runtime" in refusal.message
     herder.open_runtime()
     herder.run_all_chores()
-    assert herder.answer(id_) == Done()
+    assert herder.answer(id_) == SuccessWithoutContent()
 
 
 def test_a_write_waits_while_the_leader_is_not_known() -> None:
@@ -223,7 +223,7 @@ def test_a_shutdown_that_is_out_of_time_reports_of_each_write_whether_it_may_sti
     herder = configured_herder()
     herder.assign(leader=ME)
     begun, queued = (herder.send_request(DeleteConnector(connector=ORDERS)) for _ in range(2))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
     herder.run_chore(lookup)
     herder.feed(ShutdownOrdered(reason="SIGTERM"))
     herder.feed(TimerFired(timer="shutdown"))
@@ -254,7 +254,7 @@ def appending(herder: HerderDriver, write: Write) -> RequestId:
     herder.now_ms += 94
     for validation in herder.pop_effects(ValidateConfig):
         herder.run_chore(validation)
-    for lookup in herder.pop_effects(FindConfigEnd):
+    for lookup in herder.pop_effects(FindConfigLogEnd):
         herder.run_chore(lookup)
     assert herder.pop_effects(AppendConfigLines)
     return id_
@@ -320,12 +320,12 @@ def test_the_time_out_of_a_write_behind_one_that_waits_for_the_leader_names_no_w
     herder.confirms_leadership = False
     herder.send_request(DeleteConnector(connector=ORDERS))
     herder.feed(ROUND)
-    for lookup in herder.pop_effects(FindConfigEnd):
+    for lookup in herder.pop_effects(FindConfigLogEnd):
         herder.run_chore(lookup)
     pause = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
     other = herder.send_request(SetTargetState(connector=OTHER, target_state=TargetState.PAUSED))
-    (lookup,) = herder.pop_effects(FindConfigEnd)
-    assert lookup.purpose == WritePurpose(id=other), "it passes the queued writes of the connector"
+    (lookup,) = herder.pop_effects(FindConfigLogEnd)
+    assert lookup.purpose == LookupOrAppendForWrite(id=other), "it passes the queued writes of the connector"
     assert "currently ensuring membership in the cluster, " in time_out_message(herder, pause)
     assert "currently reading to the end of the config topic, " in time_out_message(herder, other)
 
@@ -341,7 +341,7 @@ def test_the_time_out_of_a_write_states_when_its_last_wait_began() -> None:
     id_ = herder.send_request(DeleteConnector(connector=ORDERS))
     herder.feed(ROUND)
     herder.now_ms += 594
-    for lookup in herder.pop_effects(FindConfigEnd):
+    for lookup in herder.pop_effects(FindConfigLogEnd):
         herder.run_chore(lookup)
     herder.now_ms += 10_000
     assert time_out_message(herder, id_) == (

@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import cache
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from coterie.kafka.topics import Topics
+from coterie.kafka.topics import TopicsClient
 from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.faults.row import Scene
@@ -30,20 +29,7 @@ def ready_ports(request: pytest.FixtureRequest) -> Callable[[str], int]:
 
 
 @pytest.fixture
-async def topics(bootstrap: str) -> AsyncIterator[Topics]:
-    topics = Topics([bootstrap], client_id="tests")
+async def topics(bootstrap: str) -> AsyncIterator[TopicsClient]:
+    topics = TopicsClient([bootstrap], client_id="tests")
     yield topics
     await topics.close()
-
-
-@pytest.fixture
-async def real_kafka_topics(real_kafka: RealKafka) -> AsyncIterator[Topics]:
-    topics = Topics([real_kafka.bootstrap_servers], client_id="tests")
-    yield topics
-    await topics.close()
-
-
-@pytest.fixture
-def admin(real_kafka: RealKafka) -> AdminClient:
-    """Confluent's own client, for operations that Coterie does not have."""
-    return AdminClient({"bootstrap.servers": real_kafka.bootstrap_servers})

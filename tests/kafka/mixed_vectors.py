@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
-from coterie.wire.connect_bytes import CONNECTOR_INSTANCE, decode_assignment, decode_metadata
+from coterie.wire.connect_bytes import CONNECTOR_INSTANCE, decode_version_and_assignment, decode_version_and_metadata
 from tests.worker.composed import CapturedBytes
 
 VECTORS = Path(__file__).parents[1] / "wire" / "vectors" / "connect-mixed.json"
@@ -39,7 +39,7 @@ def record(folder: str | None, when: str, captured: Iterable[CapturedBytes]) -> 
 
 
 def _metadata(data: bytes) -> dict[str, Any]:
-    version, metadata = decode_metadata(data)
+    version, metadata = decode_version_and_metadata(data)
     allocation = _shown(metadata.allocation) if metadata.allocation is not None else None
     return {
         "version": version,
@@ -50,7 +50,7 @@ def _metadata(data: bytes) -> dict[str, Any]:
 
 
 def _assignment(data: bytes) -> dict[str, Any]:
-    version, assignment = decode_assignment(data)
+    version, assignment = decode_version_and_assignment(data)
     return {"version": version, **_shown(assignment)}
 
 

@@ -18,13 +18,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from coterie.broker.security.users import Users
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import NewTopicRecord
-from coterie.kafka.broker_access import check_broker_access
+from coterie.kafka.broker_access import check_broker_access_if_reachable
 from coterie.kafka.connection import Address, ApiVersionRange, BrokerAccessError, BrokerConnection
 from coterie.kafka.leader_log import transactional_id
-from coterie.kafka.topics import Topics
+from coterie.kafka.topics import TopicsClient
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId
 from coterie.wire.batches import NewRecord, encode_batch, encode_transaction_marker
@@ -104,7 +104,7 @@ super.users=User:ANONYMOUS;User:{USER}
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with secured_broker(tmp_path_factory.mktemp("ours"), "SASL_PLAINTEXT", rules=RULES) as broker:
-        Users(broker.settings.users_path).add(BOB, PASSWORD)
+        BrokerUsersFile(broker.settings.users_path).add(BOB, PASSWORD)
         yield broker.port
 
 
@@ -413,21 +413,21 @@ async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_i
 
     async def check(group: str) -> None:
         id_ = transactional_id(GroupId(group))
-        await check_broker_access([server], client_id="tests", security=bob, transactional_id=id_)
+        await check_broker_access_if_reachable([server], client_id="tests", security=bob, transactional_id=id_)
 
     await check("opened")
     with pytest.raises(BrokerAccessError, match=MISSING_RIGHT.format("connect-cluster-theirs")):
         await check("theirs")
-    topics = Topics([server], client_id="tests", security=bob)
+    topics = TopicsClient([server], client_id="tests", security=bob)
     try:
         async with asyncio.timeout(DEADLINE_S):
             log = await topics.open_log(
                 "hers-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
             )
-            leader_log = topics.open_leader_log(log, transactional_id=transactional_id(GroupId("opened")))
+            leader_log = topics.new_leader_log(log, transactional_id=transactional_id(GroupId("opened")))
             await leader_log.open(transaction_timeout_ms=60_000)
             assert await leader_log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
-            only_described = topics.open_leader_log(log, transactional_id="shown")
+            only_described = topics.new_leader_log(log, transactional_id="shown")
             with pytest.raises(WorldError, match=MISSING_RIGHT.format("shown")):
                 await only_described.open(transaction_timeout_ms=60_000)
     finally:

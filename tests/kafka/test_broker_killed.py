@@ -4,7 +4,7 @@ import itertools
 import pytest
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
-from coterie.kafka.topics import TopicLog, Topics
+from coterie.kafka.topics import TopicLog, TopicsClient
 from tests.kafka.embedded_broker import EmbeddedBroker
 
 DEADLINE_S = 60
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 async def test_acknowledged_records_survive_kills_of_the_broker_and_are_read_once_in_order(
     mortal_broker: EmbeddedBroker,
 ) -> None:
-    topics = Topics([mortal_broker.bootstrap_servers], client_id="tests")
+    topics = TopicsClient([mortal_broker.bootstrap_servers], client_id="tests")
     try:
         log = await topics.open_log("configs", partitions=1, replication_factor=1, setting_key="config.storage.topic")
         acknowledged: dict[int, int] = {}

@@ -6,7 +6,7 @@ import time
 import pytest
 from confluent_kafka import KafkaError
 
-from coterie.kafka.client_log import LOG_REPEAT_INTERVAL_S, ClientLog
+from coterie.kafka.client_log import LOG_REPEAT_INTERVAL_S, ClientFailureLogger
 
 
 def test_unreachable_brokers_are_logged_at_once_and_repeatedly_until_they_can_be_reached(
@@ -14,7 +14,7 @@ def test_unreachable_brokers_are_logged_at_once_and_repeatedly_until_they_can_be
 ) -> None:
     now_s = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    log = ClientLog("reading topic configs")
+    log = ClientFailureLogger("reading topic configs")
     on_error = log.callback_settings()["error_cb"]
     with caplog.at_level(logging.INFO, logger="coterie.kafka"):
         for _ in range(7):

@@ -23,16 +23,16 @@ from coterie.groups.connect.messages import (
     Heartbeat,
     InstallAssignment,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     PrepareAssignment,
 )
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
 from coterie.member.connect.messages import (
-    DescribeRequest,
-    DescribeResponse,
+    GroupDescriptionRequest,
+    GroupDescriptionResponse,
     HeartbeatRequest,
-    InstallRequest,
-    PrepareRequest,
+    InstallAssignmentRequest,
+    PrepareAssignmentRequest,
 )
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
@@ -46,7 +46,7 @@ from coterie.nouns.connect_groups import (
     SupportedAssignor,
 )
 from coterie.nouns.errors import WorldError
-from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import (
     ConfigOffset,
     GroupEpoch,
@@ -219,8 +219,10 @@ async def test_prepare_and_install_reach_the_broker_and_their_responses_the_memb
     )
     prepared = PrepareAssignmentResponse(snapshot=snapshot)
     installed = InstallAssignmentResponse(error=ConnectErrorCode.INVALID_ASSIGNMENT, message="why")
-    prepare = PrepareRequest(group_id=GROUP, member_id=ME, member_epoch=MemberEpoch(5), response_timeout_ms=20_000)
-    install = InstallRequest(
+    prepare = PrepareAssignmentRequest(
+        group_id=GROUP, member_id=ME, member_epoch=MemberEpoch(5), response_timeout_ms=20_000
+    )
+    install = InstallAssignmentRequest(
         group_id=GROUP,
         member_id=ME,
         member_epoch=MemberEpoch(5),
@@ -245,7 +247,7 @@ async def test_prepare_and_install_reach_the_broker_and_their_responses_the_memb
 
 
 async def test_the_description_of_a_group_has_each_field() -> None:
-    metadata = MemberMetadata(
+    metadata = MemberRecord(
         member_id=ME,
         group_epoch=GroupEpoch(7),
         joined_epoch=GroupEpoch(1),
@@ -301,9 +303,9 @@ async def test_the_description_of_a_group_has_each_field() -> None:
     )
     values = describe_values([described_group_values(GROUP, described)])
     async with connected(lambda _: values) as (server, coordinator):
-        response = await coordinator.ask(DescribeRequest(group_id=GROUP, response_timeout_ms=20_000))
+        response = await coordinator.ask(GroupDescriptionRequest(group_id=GROUP, response_timeout_ms=20_000))
         assert (await server.received.get()).group_ids == (GROUP,)
-    assert response == DescribeResponse(
+    assert response == GroupDescriptionResponse(
         description=GroupDescription(
             state="Reconciling",
             group_epoch=GroupEpoch(7),
@@ -334,7 +336,7 @@ async def test_the_description_of_a_group_has_each_field() -> None:
                 ),
             ),
             departed=(
-                DepartedDescription(
+                DepartedMemberDescription(
                     member_id=OTHER,
                     url=WorkerUrl("u"),
                     jobs=MORE,
@@ -428,10 +430,12 @@ async def test_a_group_without_a_coordinator_is_a_response_with_that_error() -> 
     [
         (heartbeat(), HeartbeatResponse),
         (
-            PrepareRequest(group_id=GROUP, member_id=ME, member_epoch=MemberEpoch(1), response_timeout_ms=20_000),
+            PrepareAssignmentRequest(
+                group_id=GROUP, member_id=ME, member_epoch=MemberEpoch(1), response_timeout_ms=20_000
+            ),
             PrepareAssignmentResponse,
         ),
-        (DescribeRequest(group_id=GROUP, response_timeout_ms=20_000), DescribeResponse),
+        (GroupDescriptionRequest(group_id=GROUP, response_timeout_ms=20_000), GroupDescriptionResponse),
     ],
     ids=["heartbeat", "prepare", "describe"],
 )

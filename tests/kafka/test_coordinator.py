@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -26,15 +26,17 @@ NO_MEMBER_ID = MemberId("")
 
 
 @pytest.fixture
-async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoordinatorClient]]:
+async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaClassicCoordinatorClient]]:
     """A function that makes a member's connection to the coordinator; all are closed at the end."""
-    made: list[KafkaCoordinatorClient] = []
+    made: list[KafkaClassicCoordinatorClient] = []
 
-    def make() -> KafkaCoordinatorClient:
+    def make() -> KafkaClassicCoordinatorClient:
         # The first server does not exist: one reachable server is enough.
         servers = ["127.0.0.1:1", bootstrap]
         made.append(
-            KafkaCoordinatorClient(servers, client_id="tests", request_timeout_ms=10_000, parked_timeout_ms=20_000)
+            KafkaClassicCoordinatorClient(
+                servers, client_id="tests", request_timeout_ms=10_000, parked_timeout_ms=20_000
+            )
         )
         return made[-1]
 
@@ -43,7 +45,7 @@ async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoor
         await coordinator.close()
 
 
-Make = Callable[[], KafkaCoordinatorClient]
+Make = Callable[[], KafkaClassicCoordinatorClient]
 _NOT_YET = (
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
@@ -51,7 +53,7 @@ _NOT_YET = (
 )
 
 
-async def ask(coordinator: KafkaCoordinatorClient, request: Request) -> Response:
+async def ask(coordinator: KafkaClassicCoordinatorClient, request: Request) -> Response:
     """Send a request as a member does: repeat it until the coordinator has started."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -77,13 +79,13 @@ def join(group: GroupId, member: MemberId, metadata: bytes = b"metadata") -> Joi
     )
 
 
-async def joined(coordinator: KafkaCoordinatorClient, request: JoinRequest) -> JoinResponse:
+async def joined(coordinator: KafkaClassicCoordinatorClient, request: JoinRequest) -> JoinResponse:
     response = await ask(coordinator, request)
     assert isinstance(response, JoinResponse)
     return response
 
 
-async def new_member(coordinator: KafkaCoordinatorClient, group: GroupId) -> MemberId:
+async def new_member(coordinator: KafkaClassicCoordinatorClient, group: GroupId) -> MemberId:
     response = await joined(coordinator, join(group, NO_MEMBER_ID))
     assert response.error is ErrorCode.member_id_required
     assert response.member_id
@@ -224,7 +226,7 @@ async def test_a_join_does_not_wait_for_an_earlier_parked_join(coordinator_of: M
 
 
 async def test_the_error_without_a_reachable_broker_names_every_server() -> None:
-    coordinator = KafkaCoordinatorClient(
+    coordinator = KafkaClassicCoordinatorClient(
         ["127.0.0.1:1", "localhost:2"], client_id="tests", request_timeout_ms=1_000, parked_timeout_ms=1_000
     )
     with pytest.raises(WorldError, match=r"127\.0\.0\.1:1: .*localhost:2: "):

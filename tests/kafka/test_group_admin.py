@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.kafka.group_admin import ClassicGroupDescription, ClassicMemberDescription, GroupAdmin, ListedGroup
 from coterie.member.classic.messages import JoinRequest, JoinResponse, SyncRequest, SyncResponse
 from coterie.nouns.errors import WorldError
@@ -32,7 +32,7 @@ def group() -> GroupId:
 
 async def static_member(bootstrap: str, group: GroupId) -> MemberId:
     """A static member of the type of workers, which sends nothing more."""
-    coordinator = KafkaCoordinatorClient(
+    coordinator = KafkaClassicCoordinatorClient(
         [bootstrap], client_id="anna", request_timeout_ms=10_000, parked_timeout_ms=20_000
     )
     request = JoinRequest(
@@ -92,10 +92,10 @@ async def test_a_config_is_set_read_and_deleted(
     async def value() -> tuple[str, bool]:
         (config,) = (one for one in await admin.group_configs(group) if one.name == name)
         assert config.documentation
-        return config.value, config.is_set
+        return config.value, config.is_set_on_group
 
-    default, is_set = await value()
-    assert not is_set
+    default, is_set_on_group = await value()
+    assert not is_set_on_group
 
     async def has_value(expected: tuple[str, bool]) -> None:
         """Wait for the value: Kafka's brokers receive a change a little later."""

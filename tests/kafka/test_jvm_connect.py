@@ -97,12 +97,12 @@ class LightRuntime(SimulatedRuntime):
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
         self._check(config)
-        tasks = (await super().split(connector, incarnation, config, checkpointed_task_configs)).task_configs
+        tasks = (await super().split(connector, incarnation, config, configs_of_checkpointed_tasks)).task_configs
         # Kafka's workers need these keys, and add them when they split a connector themselves.
         return SplitResult(
             task_configs=[{**task, "task.class": TASK_CLASSES[config["connector.class"]]} for task in tasks]
@@ -430,7 +430,7 @@ async def check_a_group_that_ours_leads(
         for order in ("drain", "restart"):
             message = await mixed.request("POST", f"{via.url}/coterie/workers/{host(jvm)}/{order}", status=409)
             assert message.startswith(f"The worker at {jvm}/ is a Kafka Connect worker")
-    drain = partial(commands.drain_worker, b.url, host(b.url))
+    drain = partial(commands.drain_worker_and_wait, b.url, host(b.url))
     assert f"The group uses protocol {speaks.setting}, which cannot announce a drain" in await error_of(drain)
     leaves = partial(preview.show_plan, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
@@ -507,7 +507,7 @@ async def check_a_group_that_a_jvm_leads(mixed: MixedGroup, a: Composed, b: Comp
         await mixed.request("POST", f"{a.url}/coterie/workers/b/drain", status=409),
         await mixed.request("POST", f"{a.url}/coterie/workers/{host(b.url)}/restart", status=409),
         await error_of(partial(commands.show_group, b.url, as_json=False)),
-        await error_of(partial(commands.drain_worker, b.url, "a")),
+        await error_of(partial(commands.drain_worker_and_wait, b.url, "a")),
         await error_of(
             partial(preview.show_plan, preview.PlanOptions(remove=("a",)), url=a.url, file=None, as_json=False)
         ),

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.engine.log import NewTopicRecord
 from coterie.kafka.leader_log import LeaderTopicLog
-from coterie.kafka.topics import TopicLog, Topics
+from coterie.kafka.topics import TopicLog, TopicsClient
 from coterie.nouns.errors import WorldError, WriterFencedError
 
 DEADLINE_S = 30
@@ -18,12 +18,12 @@ DEADLINE_S = 30
 class Writers:
     """The config topic of one group, and any number of workers' leader logs."""
 
-    def __init__(self, topics: Topics, log: TopicLog) -> None:
+    def __init__(self, topics: TopicsClient, log: TopicLog) -> None:
         self.log = log
         self._topics = topics
 
     def leader_log(self) -> LeaderTopicLog:
-        return self._topics.open_leader_log(self.log, transactional_id=self.log.topic)
+        return self._topics.new_leader_log(self.log, transactional_id=self.log.topic)
 
     async def opened(self) -> LeaderTopicLog:
         leader_log = self.leader_log()
@@ -46,7 +46,7 @@ def lines(*keys: str) -> Sequence[NewTopicRecord]:
 
 
 @pytest.fixture
-async def writers(topics: Topics) -> Writers:
+async def writers(topics: TopicsClient) -> Writers:
     name = f"configs-{uuid.uuid4().hex[:8]}"
     log = await topics.open_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
     return Writers(topics, log)
@@ -115,8 +115,8 @@ async def test_a_closed_log_ends_its_calls(writers: Writers) -> None:
 
 
 async def test_an_unreachable_broker_fails_the_opening_when_the_worker_shuts_down() -> None:
-    topics = Topics(["127.0.0.1:1"], client_id="tests")
-    leader_log = topics.open_leader_log(TopicLog(topics, "configs", 1), transactional_id="t")
+    topics = TopicsClient(["127.0.0.1:1"], client_id="tests")
+    leader_log = topics.new_leader_log(TopicLog(topics, "configs", 1), transactional_id="t")
     opening = asyncio.ensure_future(leader_log.open(transaction_timeout_ms=60_000))
     await asyncio.sleep(0)
     await topics.close()

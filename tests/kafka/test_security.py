@@ -14,11 +14,11 @@ import pytest
 
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import NewTopicRecord
-from coterie.kafka.broker_access import check_broker_access
+from coterie.kafka.broker_access import check_broker_access_if_reachable
 from coterie.kafka.connection import HEARTBEAT, Address, BrokerAccessError, BrokerConnection
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.kafka.leader_log import transactional_id
-from coterie.kafka.topics import Topics
+from coterie.kafka.topics import TopicsClient
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GenerationId, GroupId, MemberId
@@ -118,11 +118,11 @@ def secured(request: pytest.FixtureRequest) -> Secured:
 async def test_a_log_and_a_group_can_be_reached(secured: Secured, mechanism: str) -> None:
     security = secured.by(mechanism)
     name = uuid.uuid4().hex
-    topics = Topics([secured.bootstrap], client_id="tests", security=security)
+    topics = TopicsClient([secured.bootstrap], client_id="tests", security=security)
     coordinator = _coordinator(secured, security)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            await check_broker_access([secured.bootstrap], client_id="tests", security=security)
+            await check_broker_access_if_reachable([secured.bootstrap], client_id="tests", security=security)
             log = await topics.open_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
             assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
             async for progress in log.follow():
@@ -135,8 +135,8 @@ async def test_a_log_and_a_group_can_be_reached(secured: Secured, mechanism: str
         await topics.close()
 
 
-def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinatorClient:
-    return KafkaCoordinatorClient(
+def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaClassicCoordinatorClient:
+    return KafkaClassicCoordinatorClient(
         [secured.bootstrap],
         client_id="tests",
         request_timeout_ms=20_000,
@@ -145,7 +145,7 @@ def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinatorC
     )
 
 
-async def _joined(coordinator: KafkaCoordinatorClient, group: str) -> ErrorCode:
+async def _joined(coordinator: KafkaClassicCoordinatorClient, group: str) -> ErrorCode:
     """The error code of a new member's join, after the coordinator has started."""
     while True:
         response = await coordinator.ask(
@@ -175,7 +175,7 @@ allow User:{USER}  write                               transactional_id:connect-
 async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, authority: Authority) -> None:
     with secured_broker(tmp_path, "SASL_SSL", authority=authority, rules=WORKER_RULES) as broker:
         secured = Secured(broker.port, _security(authority, PASSWORD))
-        topics = Topics([secured.bootstrap], client_id="tests", security=secured.security)
+        topics = TopicsClient([secured.bootstrap], client_id="tests", security=secured.security)
         coordinator = _coordinator(secured, secured.security)
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -186,7 +186,7 @@ async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, 
                 async for progress in log.follow():
                     if progress.records:
                         break
-                leader_log = topics.open_leader_log(log, transactional_id=transactional_id(GroupId("workers")))
+                leader_log = topics.new_leader_log(log, transactional_id=transactional_id(GroupId("workers")))
                 await leader_log.open(transaction_timeout_ms=10_000)
                 assert await leader_log.append([NewTopicRecord(key=b"k", value=b"v")]) == 2
                 assert await topics.cluster_id()
@@ -201,7 +201,7 @@ async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, 
 async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Secured, mechanism: str) -> None:
     security = replace(secured.by(mechanism), password="wrong")
     with pytest.raises(BrokerAccessError, match=f"rejects the user {USER}: .*check sasl.username and sasl.password"):
-        await check_broker_access(["localhost:1", secured.bootstrap], client_id="tests", security=security)
+        await check_broker_access_if_reachable(["localhost:1", secured.bootstrap], client_id="tests", security=security)
     with pytest.raises(WorldError, match=f"rejects the user {USER}"):
         await _joined(_coordinator(secured, security), "g")
 
@@ -234,7 +234,7 @@ async def test_the_error_for_a_wrong_security_protocol_names_the_key(secured: Se
     security = replace(secured.security, protocol=protocol)
     servers = ["localhost:1", secured.bootstrap]
     with pytest.raises(BrokerAccessError, match=f"security.protocol={protocol}: set security.protocol to that of"):
-        await check_broker_access(servers, client_id="tests", security=security, timeout_ms=1_500)
+        await check_broker_access_if_reachable(servers, client_id="tests", security=security, timeout_ms=1_500)
 
 
 async def test_the_error_for_a_missing_login_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,7 +242,9 @@ async def test_the_error_for_a_missing_login_names_the_key(tmp_path: Path, caplo
         server = f"localhost:{broker.port}"
         for _ in range(2):
             with pytest.raises(BrokerAccessError, match=r"set security\.protocol to that of the broker's listener"):
-                await check_broker_access([server], client_id="tests", security=KafkaSecurity(), timeout_ms=1_500)
+                await check_broker_access_if_reachable(
+                    [server], client_id="tests", security=KafkaSecurity(), timeout_ms=1_500
+                )
     lines = [record.getMessage() for record in caplog.records if record.name == "coterie.broker.connection"]
     assert [line.partition(" closed: ")[2] for line in lines] == [
         "the peer sent a request of API 15 before it was authenticated; check that the client's security.protocol is "
@@ -258,7 +260,7 @@ async def test_a_broker_that_ends_during_the_access_check_is_no_error(caplog: py
     caplog.set_level("INFO", "coterie.kafka.broker_access")
     server = await asyncio.start_server(close, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    await check_broker_access([address], client_id="tests", security=KafkaSecurity())
+    await check_broker_access_if_reachable([address], client_id="tests", security=KafkaSecurity())
     assert f"cannot check whether the broker at {address} accepts this client: cannot reach the broker" in caplog.text
 
 
@@ -276,7 +278,7 @@ async def test_a_missing_file_is_named(authority: Authority, tmp_path: Path, is_
     if is_ca:
         security = KafkaSecurity(protocol="SSL", ca_location=missing)
     with pytest.raises(WorldError, match=missing):
-        await check_broker_access(["localhost:1"], client_id="tests", security=security)
+        await check_broker_access_if_reachable(["localhost:1"], client_id="tests", security=security)
 
 
 async def test_certificates_are_read_once_and_not_on_the_event_loop(
@@ -292,7 +294,7 @@ async def test_certificates_are_read_once_and_not_on_the_event_loop(
 
     monkeypatch.setattr(ssl, "create_default_context", recording_context)
     security = replace(secured.security, ca_location=str(ca))
-    await check_broker_access([secured.bootstrap], client_id="tests", security=security)
+    await check_broker_access_if_reachable([secured.bootstrap], client_id="tests", security=security)
     for _ in range(2):
         connection = await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
         connection.close()

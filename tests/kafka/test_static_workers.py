@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorTaskId
@@ -38,7 +38,7 @@ async def until_settled(remotes: list[Remote], tasks: int) -> GenerationId:
     async def is_so() -> bool:
         views = [await view_of(remote) for remote in remotes]
         return (
-            all(view is not None and view.settled for view in views)
+            all(view is not None and view.has_current_assignment for view in views)
             and len({view.generation for view in views if view is not None}) == 1
             and sum(len(remote.runtime.running) for remote in remotes) == tasks
         )
@@ -51,7 +51,7 @@ async def until_settled(remotes: list[Remote], tasks: int) -> GenerationId:
 
 async def in_generation(remotes: list[Remote], generation: int) -> bool:
     views = [await view_of(remote) for remote in remotes]
-    return all(view is not None and view.settled and view.generation == generation for view in views)
+    return all(view is not None and view.has_current_assignment and view.generation == generation for view in views)
 
 
 async def is_leader(remote: Remote) -> bool:
@@ -130,7 +130,7 @@ async def test_of_two_workers_with_one_instance_id_the_former_ends_with_the_reas
 
 async def test_a_heartbeat_with_an_instance_id_shows_whether_the_group_has_that_instance(bootstrap: str) -> None:
     """The request that a member sends before its first join."""
-    coordinator = KafkaCoordinatorClient(
+    coordinator = KafkaClassicCoordinatorClient(
         [bootstrap], client_id="asks", request_timeout_ms=10_000, parked_timeout_ms=20_000
     )
     group = GroupId(f"group-{uuid.uuid4().hex[:8]}")

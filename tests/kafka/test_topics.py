@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coterie.engine.log import LogProgress, NewTopicRecord, TopicRecord
-from coterie.kafka.topics import TopicLog, Topics
+from coterie.kafka.topics import TopicLog, TopicsClient
 from coterie.nouns.errors import WorldError
 
 DEADLINE_S = 30
@@ -31,7 +31,7 @@ async def uncompacted(bootstrap: str, partitions: int = 1) -> str:
     return name
 
 
-async def open_log(topics: Topics, topic: str, *, partitions: int = 1) -> TopicLog:
+async def open_log(topics: TopicsClient, topic: str, *, partitions: int = 1) -> TopicLog:
     return await topics.open_log(topic, partitions=partitions, replication_factor=1, setting_key=KEY)
 
 
@@ -58,13 +58,13 @@ def system_threads(*, at_most: int) -> int:
     return count
 
 
-async def test_a_new_topic_is_read_to_its_end_at_once(topics: Topics) -> None:
+async def test_a_new_topic_is_read_to_its_end_at_once(topics: TopicsClient) -> None:
     log = await open_log(topics, fresh_name())
     assert await log.end_offset() == 0
     assert await read_to_end(log) == []
 
 
-async def test_appended_records_and_tombstones_are_read_in_order(topics: Topics, bootstrap: str) -> None:
+async def test_appended_records_and_tombstones_are_read_in_order(topics: TopicsClient, bootstrap: str) -> None:
     log = await open_log(topics, await uncompacted(bootstrap))
     assert await log.append([line("a", "1"), line("b", "2"), line("a", None)]) == 3
     assert await log.append([line("c", "")]) == 4
@@ -79,12 +79,12 @@ async def test_appended_records_and_tombstones_are_read_in_order(topics: Topics,
     assert all(one.timestamp_ms > 0 for one in lines)
 
 
-async def test_appending_nothing_is_no_error(topics: Topics) -> None:
+async def test_appending_nothing_is_no_error(topics: TopicsClient) -> None:
     log = await open_log(topics, fresh_name())
     assert await log.append([]) == 0
 
 
-async def test_a_follower_reads_lines_as_they_are_appended(topics: Topics) -> None:
+async def test_a_follower_reads_lines_as_they_are_appended(topics: TopicsClient) -> None:
     log = await open_log(topics, fresh_name())
     await log.append([line("before")])
     seen: list[TopicRecord] = []
@@ -102,7 +102,7 @@ async def test_a_follower_reads_lines_as_they_are_appended(topics: Topics) -> No
     assert ends == 1
 
 
-async def test_a_follower_reads_lines_of_committed_transactions_only(topics: Topics, bootstrap: str) -> None:
+async def test_a_follower_reads_lines_of_committed_transactions_only(topics: TopicsClient, bootstrap: str) -> None:
     name = await uncompacted(bootstrap)
     log = await open_log(topics, name)
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
@@ -136,7 +136,7 @@ async def test_a_follower_reads_lines_of_committed_transactions_only(topics: Top
 
 
 async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions(
-    topics: Topics, bootstrap: str
+    topics: TopicsClient, bootstrap: str
 ) -> None:
     log = await open_log(topics, await uncompacted(bootstrap, partitions=5), partitions=5)
     keys = [f"key-{number}" for number in range(20)]
@@ -150,11 +150,11 @@ async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions
     assert await log.end_offset() == max(one.offset for one in lines) + 1
 
 
-async def test_another_client_reads_all_written_lines(topics: Topics, bootstrap: str) -> None:
+async def test_another_client_reads_all_written_lines(topics: TopicsClient, bootstrap: str) -> None:
     name = fresh_name()
     log = await open_log(topics, name)
     await log.append([line("a")])
-    later = Topics([bootstrap], client_id="later")
+    later = TopicsClient([bootstrap], client_id="later")
     try:
         again = await open_log(later, name)
         await again.append([line("b")])
@@ -163,7 +163,7 @@ async def test_another_client_reads_all_written_lines(topics: Topics, bootstrap:
         await later.close()
 
 
-async def test_concurrent_appends_lose_nothing_and_keep_the_order_within_each(topics: Topics) -> None:
+async def test_concurrent_appends_lose_nothing_and_keep_the_order_within_each(topics: TopicsClient) -> None:
     log = await open_log(topics, fresh_name())
     async with asyncio.TaskGroup() as group:
         for writer in range(50):
@@ -175,7 +175,7 @@ async def test_concurrent_appends_lose_nothing_and_keep_the_order_within_each(to
         assert [key for key in keys if key in own_keys] == own_keys
 
 
-async def test_followers_read_independently_of_each_other(topics: Topics) -> None:
+async def test_followers_read_independently_of_each_other(topics: TopicsClient) -> None:
     log = await open_log(topics, fresh_name())
     await log.append([line(str(number)) for number in range(1_200)])
     first, second = await asyncio.gather(read_to_end(log), read_to_end(log))
@@ -184,7 +184,7 @@ async def test_followers_read_independently_of_each_other(topics: Topics) -> Non
 
 
 async def test_a_topic_whose_lines_need_no_order_may_have_any_number_of_partitions(
-    topics: Topics, bootstrap: str
+    topics: TopicsClient, bootstrap: str
 ) -> None:
     name = await uncompacted(bootstrap, partitions=5)
     there = await open_log(topics, name, partitions=5)
@@ -197,32 +197,48 @@ async def test_a_topic_whose_lines_need_no_order_may_have_any_number_of_partitio
     assert {one.key: one.value for one in lines} == {f"k{i}".encode(): b"ours" for i in range(20)}
 
 
-async def test_a_topic_with_too_many_partitions_is_refused_with_advice(topics: Topics) -> None:
+async def test_a_topic_with_too_many_partitions_is_refused_with_advice(topics: TopicsClient) -> None:
     name = fresh_name()
     await open_log(topics, name, partitions=3)
     with pytest.raises(WorldError, match=r"has 3 partitions.* 1 partition, or name another topic as config"):
         await topics.open_log(name, partitions=1, replication_factor=1, setting_key=KEY, is_ordered=True)
 
 
-@pytest.mark.kafka
-async def test_a_topic_that_deletes_lines_is_refused_with_advice(real_kafka_topics: Topics, admin: AdminClient) -> None:
+async def topic_with_policy(bootstrap: str, policy: str) -> str:
     name = fresh_name()
-    created = admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "delete"})])
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    created = client.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": policy})])
     await asyncio.wrap_future(created[name])
-    with pytest.raises(WorldError, match=r"cleanup\.policy=delete.* set it to compact"):
-        await open_log(real_kafka_topics, name)
+    return name
 
 
-async def test_more_replicas_than_brokers_are_refused_with_advice(topics: Topics) -> None:
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+async def test_a_topic_that_deletes_lines_is_refused_with_advice(
+    topics: TopicsClient, bootstrap: str, policy: str
+) -> None:
+    """As in Connect (TopicAdmin.verifyTopicCleanupPolicyOnlyCompact)."""
+    name = await topic_with_policy(bootstrap, policy)
+    with pytest.raises(WorldError, match=rf"cleanup\.policy={policy}.* set it to compact"):
+        await open_log(topics, name)
+
+
+@pytest.mark.parametrize("policy", ["compact,compact", ""])
+async def test_a_topic_that_deletes_no_lines_is_accepted(topics: TopicsClient, bootstrap: str, policy: str) -> None:
+    """As in Connect, which compares the set of the policies, and accepts an empty one."""
+    log = await open_log(topics, await topic_with_policy(bootstrap, policy))
+    assert await log.append([line("a")]) == 1
+
+
+async def test_more_replicas_than_brokers_are_refused_with_advice(topics: TopicsClient) -> None:
     with pytest.raises(WorldError, match=r"set config\.storage\.replication\.factor to at most"):
         await topics.open_log(fresh_name(), partitions=1, replication_factor=3, setting_key=KEY)
 
 
-async def test_the_cluster_has_an_id(topics: Topics) -> None:
+async def test_the_cluster_has_an_id(topics: TopicsClient) -> None:
     assert await topics.cluster_id()
 
 
-async def test_a_topic_that_is_deleted_and_created_again_has_another_id(topics: Topics, bootstrap: str) -> None:
+async def test_a_topic_that_is_deleted_and_created_again_has_another_id(topics: TopicsClient, bootstrap: str) -> None:
     name, admin = fresh_name(), AdminClient({"bootstrap.servers": bootstrap})
     first = await (await open_log(topics, name)).topic_id()
     assert len(first) == 16
@@ -233,7 +249,7 @@ async def test_a_topic_that_is_deleted_and_created_again_has_another_id(topics: 
 
 
 async def test_the_error_for_an_unreachable_broker_names_its_address() -> None:
-    topics = Topics(["127.0.0.1:1"], client_id="tests", request_timeout_ms=300)
+    topics = TopicsClient(["127.0.0.1:1"], client_id="tests", request_timeout_ms=300)
     try:
         with pytest.raises(WorldError, match=r"bootstrap\.servers=127\.0\.0\.1:1 run"):
             await open_log(topics, "nowhere")
@@ -246,7 +262,7 @@ async def test_the_error_for_an_unreachable_broker_names_its_address() -> None:
 async def test_a_follower_that_waits_for_the_brokers_ends_when_its_cluster_is_closed(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topics = Topics([bootstrap], client_id="tests")
+    topics = TopicsClient([bootstrap], client_id="tests")
     log = await open_log(topics, fresh_name())
     has_asked = asyncio.Event()
 
@@ -264,7 +280,7 @@ async def test_a_follower_that_waits_for_the_brokers_ends_when_its_cluster_is_cl
 
 async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstrap: str) -> None:
     threads_before, system_before = threading.active_count(), len(os.listdir("/proc/self/task"))
-    topics = Topics([bootstrap], client_id="tests")
+    topics = TopicsClient([bootstrap], client_id="tests")
     log = await open_log(topics, fresh_name())
     await log.append([line("a")])
     follow = log.follow()
@@ -282,7 +298,7 @@ async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstra
     assert system_threads(at_most=system_before) <= system_before
 
 
-async def test_a_follower_ends_its_thread_even_if_its_close_is_not_awaited(topics: Topics) -> None:
+async def test_a_follower_ends_its_thread_even_if_its_close_is_not_awaited(topics: TopicsClient) -> None:
     name = fresh_name()
     await open_log(topics, name)
     follower = topics.open_reader(name, 1)
@@ -299,7 +315,7 @@ async def test_a_follower_ends_its_thread_even_if_its_close_is_not_awaited(topic
     assert not thread.is_alive()
 
 
-async def test_a_cancelled_append_does_not_affect_other_appends(topics: Topics) -> None:
+async def test_a_cancelled_append_does_not_affect_other_appends(topics: TopicsClient) -> None:
     log = await open_log(topics, fresh_name())
     given_up = asyncio.ensure_future(log.append([line(str(number)) for number in range(100)]))
     await asyncio.sleep(0)

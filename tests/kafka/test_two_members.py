@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.herder.seams import Membership
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.machine import step
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, WorkerUrl
@@ -89,7 +89,7 @@ async def worker(
         rebalance_timeout_ms=20_000,
         heartbeat_interval_ms=200,
     )
-    coordinator = KafkaCoordinatorClient(
+    coordinator = KafkaClassicCoordinatorClient(
         [bootstrap], client_id=name, request_timeout_ms=session_timeout_ms // 3, parked_timeout_ms=20_000
     )
     membership = GroupMembership(step, Member(settings), coordinator)
@@ -102,7 +102,7 @@ async def worker(
 
 def sent_at_ms(proved: LeaseRenewed) -> int:
     """When the heartbeat was sent."""
-    return proved.lease_ends_ms - Lease(proved.session_timeout_ms).duration_ms
+    return proved.lease_ends_ms - LeaseDurations(proved.session_timeout_ms).duration_ms
 
 
 def _beat_after(at_ms: int) -> Callable[[MembershipEvent], bool]:

@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 
 from coterie.lab.simulator.clients.run import simulate_clients
-from coterie.lab.simulator.connect.run import simulate_connect
+from coterie.lab.simulator.connect.run import simulate_connect_group
 from coterie.lab.simulator.fleet.run import simulate_fleet
-from coterie.lab.simulator.outcome import Outcome
+from coterie.lab.simulator.outcome import SimulationOutcome
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.steps import STEPS
 from tests.lab.transitions import Observed
@@ -23,24 +23,24 @@ in_one_process = pytest.mark.xdist_group("plays")
 
 
 @cache
-def fleet(seed: int) -> Outcome:
+def fleet(seed: int) -> SimulationOutcome:
     OBSERVED.play = f"fleet, seed {seed}"
     return simulate_fleet(seed, trace_lines=STORY_LINES, steps=OBSERVED)
 
 
 @cache
-def connect(seed: int) -> Outcome:
-    return simulate_connect(seed, trace_lines=STORY_LINES)
+def connect(seed: int) -> SimulationOutcome:
+    return simulate_connect_group(seed, trace_lines=STORY_LINES)
 
 
 @cache
-def clients(seed: int) -> Outcome:
+def clients(seed: int) -> SimulationOutcome:
     OBSERVED.play = f"clients, seed {seed}"
     return simulate_clients(seed, trace_lines=STORY_LINES, steps=OBSERVED if seed in SEEDS else STEPS)
 
 
 @cache
-def producers(seed: int) -> Outcome:
+def producers(seed: int) -> SimulationOutcome:
     return simulate_producers(seed, trace_lines=STORY_LINES)
 
 

@@ -17,7 +17,7 @@ from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import CoordinatorDisk
 from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.invariants import Invariant, Violation
-from coterie.lab.simulator.outcome import Outcome
+from coterie.lab.simulator.outcome import SimulationOutcome
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.records import RECORDED_NAME_BY_CLASS, RecordKind
 from coterie.lab.simulator.sim_process import SimProcess, newest_process, sorted_by_name
@@ -30,14 +30,14 @@ COMPARED_MAX = 10
 """The last seed whose digest the tests compare; `make digests` compares the other seeds, too."""
 
 
-def assert_digest(play: str, outcome: Outcome) -> None:
+def assert_digest(play: str, outcome: SimulationOutcome) -> None:
     """After an intended change of records or effects, rewrite the digests: see `make help`."""
     assert outcome.seed > COMPARED_MAX or outcome.digest == KEPT_DIGESTS[play][outcome.seed], (
         "the digest of the play differs from the kept one"
     )
 
 
-def assert_holds(outcome: Outcome) -> None:
+def assert_holds(outcome: SimulationOutcome) -> None:
     last_lines = "\n".join(outcome.trace_text.splitlines()[-15:])
     assert outcome.violation is None, f"{outcome.violation}\n{last_lines}"
 

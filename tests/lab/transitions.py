@@ -14,7 +14,7 @@ from coterie.groups.effects import TimerFired as GroupTimerFired
 from coterie.herder import messages as herder_messages
 from coterie.herder.seams import TaskDied
 from coterie.herder.state import Herder, HerderOutput
-from coterie.lab.steps import Steps
+from coterie.lab.steps import MachineSteps
 from coterie.member import events
 from coterie.member.classic import messages as member_messages
 from coterie.member.classic.messages import (
@@ -133,7 +133,7 @@ def read_sections(text: str) -> dict[str, str]:
 # -- the observed transitions -----------------------------------------------------------------------------------------
 
 
-class Observed(Steps):
+class Observed(MachineSteps):
     """Keeps each transition that a machine takes, with the play in which it was first taken."""
 
     def __init__(self) -> None:
@@ -167,12 +167,12 @@ class Observed(Steps):
 
     def step_herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
         place_phase, lifecycle_phase = _name(herder.place.phase), _name(herder.lifecycle.phase)
-        runs = {task: _name(run.state) for task, run in herder.work.task_runs.items()}
+        runs = {task: _name(run.state) for task, run in herder.work.local_tasks.items()}
         output = super().step_herder(herder, event, now_ms=now_ms)
         name = _name_for_herder(event)
         self._take(Machine.HERDER_PLACE, place_phase, name, _name(herder.place.phase))
         self._take(Machine.HERDER_COURSE, lifecycle_phase, name, _name(herder.lifecycle.phase))
-        runs_now = {task: _name(run.state) for task, run in herder.work.task_runs.items()}
+        runs_now = {task: _name(run.state) for task, run in herder.work.local_tasks.items()}
         for task in sorted(runs.keys() | runs_now.keys()):
             self._take(Machine.RUN, runs.get(task, "None"), _name_for_run(task, event), runs_now.get(task, "None"))
         return output

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch
-from coterie.cli.demo.observe import Checkpoints
+from coterie.cli.demo.observe import CheckpointFinder
 from coterie.cli.processes import Child
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from tests.processes.cluster import Cluster, Feed, WorkerProcess, until
@@ -36,7 +36,7 @@ def test_no_row_is_lost_or_doubled_when_workers_of_a_connect_group_are_killed_dr
     moved = tasks_of(killed)
     interrupted = kill_in_the_middle_of_a_batch(cluster, killed, moved)
     until(
-        lambda: have_batches_been_repeated(interrupted, Checkpoints(cluster.checkpoints)),
+        lambda: have_batches_been_repeated(interrupted, CheckpointFinder(cluster.checkpoints)),
         within_s=60,
         what="the interrupted batches are repeated and committed by other workers",
     )
@@ -71,7 +71,7 @@ def kill_in_the_middle_of_a_batch(
     """Kill the worker with its JVM while a batch of one of ``tasks`` is planned and not committed."""
     child = Child(worker.name, worker.popen, worker.log, before_reaping=lambda _: None)
     interrupted = kill_in_mid_batch(
-        child, tasks, Checkpoints(cluster.checkpoints), timeout_s=KILL_WITHIN_S, between_checks=lambda: None
+        child, tasks, CheckpointFinder(cluster.checkpoints), timeout_s=KILL_WITHIN_S, between_checks=lambda: None
     )
     assert interrupted, f"the worker ended by itself: {worker.tail()}"
     return interrupted

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from coterie.spark.checkpoint import find_batch_in_flight
+from coterie.spark.checkpoint import find_batch_id_in_flight
 from tests.processes.cluster import TASKS, Cluster, Feed, Process, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -44,4 +44,4 @@ def test_sigterm_to_its_process_group_makes_a_worker_end_its_batches_and_then_it
     assert_quiet(working)
     held = [folder for folder in cluster.checkpoints.glob("ending-*/gen-*/[0-9]*/*-*") if (folder / "commits").is_dir()]
     assert len(held) == TASKS
-    assert [find_batch_in_flight(folder) for folder in held] == [None] * TASKS
+    assert [find_batch_id_in_flight(folder) for folder in held] == [None] * TASKS

@@ -150,13 +150,30 @@ def _methods(text: str) -> set[str]:
 
 def is_response_equal(call: RecordedCall, response: httpx.Response) -> bool:
     """Whether ``response`` is that of ``call``, except for values that differ in each cluster."""
-    if call.note.startswith("at once"):
-        return response.status_code in (200, call.status)  # The state of the connector may have changed already.
+    if call.note.startswith("at once") and call.path.endswith("/status") and response.status_code == 200:
+        return _is_status_without_state_equal(call, body_of(response))
     return (
         response.status_code == call.status
         and are_headers_equal(call, response)
         and is_call_body_equal(call, call.body, body_of(response))
     )
+
+
+def _is_status_without_state_equal(call: RecordedCall, actual: Any) -> bool:
+    """Whether ``actual`` is the status of a connector that was asked for immediately after a write, except for the
+    states: they may have changed already, and with them whether there is a status and whether it has tasks."""
+    expected = call.body if call.status == 200 else {"name": call.path.split("/")[2], "type": "source"}
+    return (
+        isinstance(actual, dict)
+        and actual.keys() == {"name", "connector", "tasks", "type"}
+        and (actual["name"], actual["type"]) == (expected["name"], expected["type"])
+        and all(job.keys() - {"id", "trace"} == {"state", "worker_id", "version"} for job in _jobs_in_status(actual))
+        and [job.get("id") for job in actual["tasks"]] in ([], [0])
+    )
+
+
+def _jobs_in_status(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [status["connector"], *status["tasks"]]
 
 
 def is_body_equal(expected: Any, actual: Any) -> bool:
@@ -217,11 +234,6 @@ def _comparable(body: Any, key: str = "") -> Any:
     return body
 
 
-def _is_beginning(expected: Any, actual: Any) -> bool:
-    """Whether ``actual`` begins with the message ``expected``: what follows says what to do."""
-    return isinstance(expected, str) and isinstance(actual, str) and actual.startswith(expected.removesuffix("…"))
-
-
 def _is_like(expected: Any, actual: Any) -> bool:
     if isinstance(expected, int) and isinstance(actual, dict):
         return expected == len(actual)
@@ -231,10 +243,7 @@ def _is_like(expected: Any, actual: Any) -> bool:
         kept = expected.keys() - {"…"}
         is_whole = "…" not in expected
         return (kept == actual.keys() if is_whole else kept <= actual.keys()) and all(
-            _is_beginning(expected[name], actual[name]) or _is_like(expected[name], actual[name])
-            if name == "message"
-            else _is_like(expected[name], actual[name])
-            for name in kept
+            _is_like(expected[name], actual[name]) for name in kept
         )
     if isinstance(expected, list) and isinstance(actual, list):
         kept_items = [item for item in expected if not (isinstance(item, str) and item.startswith("…"))]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.definition import (
-    ClassNames,
     ConfigDef,
     ConfigKey,
     Importance,
     OneOf,
+    OneOfPluginClasses,
     Type,
     Width,
     at_least,
@@ -96,9 +96,9 @@ CONVERTER_KEY_ORDER = (
 """The order of a JsonConverter's keys in a validation."""
 
 
-def class_names(type_: PluginType) -> ClassNames:
+def class_names(type_: PluginType) -> OneOfPluginClasses:
     names = tuple(plugin.class_name for plugin in PLUGINS if plugin.type is type_)
-    return ClassNames(names, "There are", interface_name=type_.interface_name)
+    return OneOfPluginClasses(names, interface_name=type_.interface_name)
 
 
 class RecordedPluginsRuntime(SimulatedRuntime):
@@ -111,7 +111,7 @@ class RecordedPluginsRuntime(SimulatedRuntime):
         return KEYS_BY_CLASS[find_plugin(PLUGINS, name, version_range).class_name]
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         name = config["connector.class"]
         plugin = find_plugin(PLUGINS, name)
@@ -119,7 +119,8 @@ class RecordedPluginsRuntime(SimulatedRuntime):
         errors = definition.errors(config) | other_errors(config)
         if (message := version_error(plugin, config.get("connector.plugin.version", "latest"))) is not None:
             errors |= {"connector.class": [message], "connector.plugin.version": [message]}
-        return make_config_infos(name, definition, config, errors)
+        infos = make_config_infos(name, definition, config, errors)
+        return replace(infos, client_property_message=client_property_message(config))
 
 
 def connector_definition(plugin: Plugin, config: Mapping[str, str]) -> ConfigDef:
@@ -137,7 +138,12 @@ def connector_definition(plugin: Plugin, config: Mapping[str, str]) -> ConfigDef
         for key in alias_keys(f"{list_key}.{alias}.", f"{title}: {alias}", type_, config)
     ]
     converter_keys = [
-        replace(key, name=f"{name}.{key.name}", default="value" if key.name == "converter.type" else key.default)
+        replace(
+            key,
+            name=f"{name}.{key.name}",
+            name_in_type_errors=key.name,
+            default="value" if key.name == "converter.type" else key.default,
+        )
         for name in DEFAULT_CLASSES
         if (class_name := config.get(name)) in KEYS_BY_CLASS
         for key in sorted(KEYS_BY_CLASS[class_name], key=lambda key: CONVERTER_KEY_ORDER.index(key.name))
@@ -178,7 +184,7 @@ def alias_keys(prefix: str, group: str, type_: PluginType, config: Mapping[str, 
     """The keys of one transform or predicate, with their prefix."""
     class_name = config.get(f"{prefix}type", "")
     type_key = ConfigKey(name="type", type=Type.CLASS, documentation="The class.", validator=class_names(type_))
-    keys = [type_key]
+    keys = []
     if class_name in KEYS_BY_CLASS:
         version = OneOf((VERSION,), "Version is")
         keys.append(
@@ -192,7 +198,18 @@ def alias_keys(prefix: str, group: str, type_: PluginType, config: Mapping[str, 
                 ConfigKey(name="predicate", type=Type.STRING, documentation="Predicate.", is_optional=True),
             ]
         keys += KEYS_BY_CLASS[class_name]
-    return [replace(key, name=prefix + key.name, group=group) for key in keys]
+    own_keys = [replace(key, name_in_validator_errors=key.name) for key in keys]
+    return [replace(key, name=prefix + key.name, group=group) for key in (type_key, *own_keys)]
+
+
+def client_property_message(config: Mapping[str, str]) -> str | None:
+    """Connect's message about the value of a property of the recorded source's producer, if it has the wrong type."""
+    linger_ms = config.get("producer.override.linger.ms", "0")
+    return (
+        None
+        if linger_ms.isdigit()
+        else f"Invalid value {linger_ms} for configuration linger.ms: Not a number of type LONG"
+    )
 
 
 def other_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
@@ -203,9 +220,6 @@ def other_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
             "This worker does not have exactly-once source support enabled.",
             "The connector does not support exactly-once semantics with the provided configuration.",
         ]
-    if not (linger_ms := config.get("producer.override.linger.ms", "0")).isdigit():
-        message = f"Invalid value {linger_ms} for configuration linger.ms: Not a number of type LONG"
-        errors["producer.override.linger.ms"] = [message]
     is_sink = "Sink" in config["connector.class"]
     if is_sink and "topics" not in config and "topics.regex" not in config:
         message = "Must configure one of topics or topics.regex"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coterie.config.definition import ClassNames, ConfigDef
+from coterie.config.definition import ConfigDef, OneOfPluginClasses
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.plugins import UnknownPluginError, find_plugin
 from coterie.config.providers import ConfigProviders, EnvVarConfigProvider, FileConfigProvider
@@ -22,7 +22,7 @@ from coterie.spark.sources.kafka_positions import (
     parse_kafka_offset,
     parse_topic_partition,
 )
-from coterie.spark.sources.offset_values import checked_partition, whole_number_offset
+from coterie.spark.sources.offset_values import check_partition_fields, parse_whole_number_offset
 from tests.rest.recorded_calls import RECORDINGS, read_recording
 from tests.rest.recorded_plugins import PLUGINS, RecordedPluginsRuntime
 from tests.worker.simulated import DEFINITION
@@ -111,21 +111,21 @@ class RecordedRuntime(RecordedPluginsRuntime):
         its old offsets."""
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         name = config["connector.class"]
         try:
             find_plugin(PLUGINS, name)
         except UnknownPluginError:
             names = tuple(sorted(plugin.class_name for plugin in PLUGINS if plugin.type.is_connector))
-            validator = ClassNames(names, "There are", interface_name="Connector")
+            validator = OneOfPluginClasses(names, interface_name="Connector")
             definition = ConfigDef((replace(DEFINITION["connector.class"], validator=validator),))
             return make_config_infos(name, definition, config, definition.errors(config))
         try:
             RECORDED_PROVIDERS.resolve(config)
         except ConfigError as error:
             return make_config_infos(name, DEFINITION, config, error.errors)
-        return await super().validate(config, checkpointed_task_configs)
+        return await super().validate(config, configs_of_checkpointed_tasks)
 
     async def start(self, spec: TaskSpec) -> None:
         if spec.config.get("file", "").startswith("/nonexistent/"):
@@ -157,7 +157,7 @@ class RecordedRuntime(RecordedPluginsRuntime):
         connector: str,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
@@ -170,13 +170,13 @@ class RecordedRuntime(RecordedPluginsRuntime):
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
         if "FileStream" in config["connector.class"]:
             parse = self._parsed_sink_offset if "Sink" in config["connector.class"] else _parsed_file_offset
             change = OffsetChange(offsets=tuple(map(parse, change.offsets)), removes_others=change.removes_others)
-        await super().change_offsets(connector, incarnation, config, checkpointed_task_configs, change)
+        await super().change_offsets(connector, incarnation, config, configs_of_checkpointed_tasks, change)
         self._read_all.discard(connector)
 
     def _parsed_sink_offset(self, offset: ConnectorOffset) -> ConnectorOffset:
@@ -199,6 +199,6 @@ def _sink_offset(topic: str, number: int, kafka_offset: int | None) -> Connector
 
 def _parsed_file_offset(offset: ConnectorOffset) -> ConnectorOffset:
     """:raises OffsetsRefusedError: when a file source cannot use ``offset``."""
-    partition = checked_partition(offset, "filename")
-    position = whole_number_offset(offset, "position", maximum=POSITION_MAX)
+    partition = check_partition_fields(offset, "filename")
+    position = parse_whole_number_offset(offset, "position", maximum=POSITION_MAX)
     return ConnectorOffset(partition=partition, offset=None if position is None else {"position": position})

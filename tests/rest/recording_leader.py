@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from coterie.rest.endpoints import Operation
-from coterie.rest.server import BoundListener, open_listener, serve_while_work_runs
+from coterie.rest.server import BoundListener, open_listening_socket, serve_while_work_runs
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
@@ -37,7 +37,7 @@ class RecordingLeader:
         self.requests: list[tuple[str, bytes, bytes, dict[str, str]]] = []
         """Method, raw path, query and headers of each request."""
         self.response: Response = Response(status_code=204)
-        self._listener = BoundListener(socket=open_listener("127.0.0.1", 0))
+        self._listener = BoundListener(socket=open_listening_socket("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.port}/"
 
     async def _handle(self, request: Request) -> Response:

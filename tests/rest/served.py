@@ -16,7 +16,7 @@ from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.endpoints import ENDPOINTS, Endpoint
 from coterie.rest.leader import HttpLeaderClient, open_http_client
-from coterie.rest.server import BoundListener, RequestIntake, open_listener, serve_while_work_runs
+from coterie.rest.server import BoundListener, RequestIntake, open_listening_socket, serve_while_work_runs
 from coterie.worker.worker import Worker
 from tests.worker.connect_cluster import ConnectCluster
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
@@ -53,7 +53,7 @@ class ServedCluster(Cluster):
         topic_tracking_enabled: bool = True,
         endpoints: Sequence[Endpoint] = ENDPOINTS,
     ) -> "ServedWorker":
-        listener = BoundListener(socket=open_listener("127.0.0.1", 0), tls=tls)
+        listener = BoundListener(socket=open_listening_socket("127.0.0.1", 0), tls=tls)
         port = listener.port
         intake = RequestIntake()
 

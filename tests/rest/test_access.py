@@ -21,11 +21,11 @@ from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, ResponseHeader, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.config.tls import server_context
-from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.herder.requests.signatures import ContentSignature, SignContent
 from coterie.herder.session_keys import SigningKey
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
-from coterie.rest.callers import add_caller_headers
+from coterie.rest.callers import add_signed_caller_headers
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS, USER_ROLES, Endpoint, Operation, Role
 from coterie.rest.leader import open_http_client
@@ -289,7 +289,7 @@ async def test_an_unknown_path_is_404_and_options_need_a_login(workers: ServedCl
 
 
 async def test_health_may_be_open(workers: ServedCluster, rules: AccessRules) -> None:
-    worker = await workers.serve(access=AccessRules(users=rules.users, health_is_open=True))
+    worker = await workers.serve(access=AccessRules(users=rules.users, health_needs_no_login=True))
     assert (await worker.get("/health")).status_code == 200
     assert (await worker.get("/")).status_code == 401
 
@@ -367,13 +367,13 @@ async def test_a_name_in_a_header_counts_only_with_a_good_signature(
 
     async def sign(content: bytes) -> object:
         answer = await worker.running.worker.ask(SignContent(content=content))
-        assert isinstance(answer, SignedContent)
+        assert isinstance(answer, ContentSignature)
         return answer.signature
 
     signed = httpx.Request(
         "PUT", f"{worker.url}/connectors/a/config?x=1", content=json.dumps(NEW["config"]), headers=JSON
     )
-    await add_caller_headers(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
+    await add_signed_caller_headers(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.send(signed)).status_code == 201, "it is accepted as it is"
         method, url, body = signed.method, signed.url, signed.content
@@ -406,13 +406,13 @@ async def test_an_old_signature_does_not_count(
 
     async def sign(content: bytes) -> object:
         answer = await worker.running.worker.ask(SignContent(content=content))
-        assert isinstance(answer, SignedContent)
+        assert isinstance(answer, ContentSignature)
         return answer.signature
 
     request = httpx.Request("GET", f"{worker.url}/connectors")
     with monkeypatch.context() as patch:
         patch.setattr("coterie.rest.callers.SIGNATURE_AGE_MAX_MS", -1)
-        await add_caller_headers(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
+        await add_signed_caller_headers(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.send(request)).status_code == 401
     async with httpx.AsyncClient(trust_env=False) as client:
@@ -649,7 +649,7 @@ async def until_keys(*workers: ServedWorker) -> None:
 
     async def have_keys() -> bool:
         answers = [await worker.running.worker.ask(SignContent(content=b"x")) for worker in workers]
-        return all(isinstance(answer, SignedContent) and answer.signature is not None for answer in answers)
+        return all(isinstance(answer, ContentSignature) and answer.signature is not None for answer in answers)
 
     async with asyncio.timeout(10):
         await until(have_keys)

@@ -1,12 +1,14 @@
 """The API of simulated workers over real HTTP: what the recorded calls do not cover."""
 
 import asyncio
+import json
 
 import pytest
+from starlette.requests import Request
 
-from coterie.herder.requests.refusals import Problem
+from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.seams import PluginThreadsLost
-from coterie.rest.problems import STATUS_BY_PROBLEM
+from coterie.rest.problems import STATUS_BY_PROBLEM, ProblemRefusal, error_response
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import SimulatedRuntime, until
 
@@ -192,6 +194,24 @@ async def test_the_characters_around_a_name_that_java_trims_are_removed(cluster:
     worker = await cluster.serve()
     created = await worker.ask("POST", "/connectors", {"name": "\x01\t a \r\n", "config": CONFIG})
     assert (created.status_code, created.json()["name"]) == (201, "a"), created.text
+
+
+async def test_a_read_while_the_worker_starts_is_503_and_may_be_sent_again(cluster: ServedCluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.opens.clear()
+    worker = await cluster.serve(runtime=runtime, wait=False)
+    for path in ("/connectors", "/connectors/a/status", "/connectors/a/offsets"):
+        refused = await worker.get(path)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1"), path
+    runtime.opens.set()
+
+
+@pytest.mark.parametrize("problem", [problem for problem, status in STATUS_BY_PROBLEM.items() if status == 503])
+def test_every_503_says_when_to_send_the_request_again(problem: Problem) -> None:
+    error = ProblemRefusal(RequestRefused(problem=problem, message="later"))
+    response = error_response(Request({"type": "http", "method": "GET", "headers": []}), error)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert json.loads(bytes(response.body)) == {"error_code": 503, "message": "later"}
 
 
 async def test_the_health_of_a_starting_worker_is_503(cluster: ServedCluster) -> None:

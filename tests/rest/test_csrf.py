@@ -41,8 +41,7 @@ async def test_a_body_that_is_not_declared_as_json_is_415(cluster: ServedCluster
     for headers in ({}, *({"Content-Type": content_type} for content_type in OTHER_CONTENT_TYPES)):
         status, message = await create(worker, headers)
         assert status == 415, headers
-        assert message.startswith("HTTP 415 Unsupported Media Type: ")
-        assert message.endswith("Send JSON with the header Content-Type: application/json")
+        assert message == "HTTP 415 Unsupported Media Type"
 
 
 async def test_the_json_content_type_may_have_parameters(cluster: ServedCluster) -> None:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from coterie.rest.endpoints import ENDPOINTS, JSON, TEXT, Endpoint
-from coterie.rest.routing import EndpointRoutes
+from coterie.rest.routing import AllEndpointsRoute
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import ServedCluster, ServedWorker
 
@@ -70,7 +70,7 @@ def test_every_endpoint_has_one_handler() -> None:
     missing = {operation: handler for operation in operations if operation is not first.operation}
     for resources in ([missing], [operations, {first.operation: handler}]):
         with pytest.raises(AssertionError, match=first.operation):
-            EndpointRoutes(ENDPOINTS, resources, None)  # type: ignore[arg-type]
+            AllEndpointsRoute(ENDPOINTS, resources, None)  # type: ignore[arg-type]
 
 
 def test_a_request_has_a_body_only_where_its_method_may_have_one() -> None:

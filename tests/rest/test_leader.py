@@ -4,9 +4,11 @@ import httpx
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest.leader import HttpLeaderClient, open_http_client
+
+INCARNATION = Incarnation("i")
 
 
 @pytest.mark.parametrize("url", ["http://h:abc/", "http://\u2100x:8083/", "", "ftp://h/"])
@@ -14,7 +16,9 @@ async def test_a_leader_with_an_invalid_url_cannot_be_reached(url: str) -> None:
     """A leader's metadata may contain any URL; its followers must not fail because of it."""
     async with open_http_client() as client:
         with pytest.raises(WorldError, match="The request to the leader at"):
-            await HttpLeaderClient(client).publish_task_configs(WorkerUrl(url), ConnectorName("a"), [], None)
+            await HttpLeaderClient(client).publish_task_configs(
+                WorkerUrl(url), ConnectorName("a"), INCARNATION, [], None
+            )
 
 
 @pytest.mark.parametrize(
@@ -33,5 +37,7 @@ async def test_a_refusal_is_quoted_only_if_it_has_the_format_of_a_leaders_error(
     transport = httpx.MockTransport(lambda _: httpx.Response(409, text=body))
     async with httpx.AsyncClient(transport=transport) as client:
         with pytest.raises(WorldError) as refused:
-            await HttpLeaderClient(client).publish_task_configs(WorkerUrl("http://h:1/"), ConnectorName("a"), [], None)
+            await HttpLeaderClient(client).publish_task_configs(
+                WorkerUrl("http://h:1/"), ConnectorName("a"), INCARNATION, [], None
+            )
     assert str(refused.value).endswith(expected_end)

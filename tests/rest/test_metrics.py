@@ -243,7 +243,7 @@ async def test_a_scraper_that_accepts_text_gets_the_metrics(worker: ServedWorker
 async def test_a_scraper_logs_in_as_a_user_with_the_role_read(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
     write_users(path, {"prometheus": RestUser(role=Role.READ, password_hash=PasswordHash.from_password("secret"))})
-    access = AccessRules(users=ReloadedFiles("users", [path], lambda: read_users(path)), health_is_open=True)
+    access = AccessRules(users=ReloadedFiles("users", [path], lambda: read_users(path)), health_needs_no_login=True)
     encoded = base64.b64encode(b"prometheus:secret").decode()
     async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
         worker = await cluster.serve(access=access)

@@ -4,8 +4,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from coterie.config.definition import ClassNames, ConfigDef
-from coterie.spark.connector_keys import common_definition
+from coterie.config.definition import ConfigDef, OneOfPluginClasses
+from coterie.spark.connector_keys import common_connector_definition
+from tests.rest.recorded_plugins import RecordedPluginsRuntime
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import DEFINITION, SimulatedRuntime, until
 
@@ -48,7 +49,7 @@ async def test_a_plugin_that_raises_is_a_500_or_an_error_of_its_class(cluster: S
     assert (described.status_code, "no definition" in described.json()["message"]) == (500, True)
     infos = (await worker.ask("PUT", VALIDATE, {**CONFIG, "unjudgeable": "no validation"})).json()
     (info,) = infos["configs"]
-    assert (info["definition"]["name"], info["definition"]["type"]) == ("connector.class", "STRING")
+    assert (info["definition"], info["value"]["name"]) == (None, "connector.class")
     assert "no validation" in info["value"]["errors"][0]
     unreachable = await worker.ask("PUT", VALIDATE, {**CONFIG, "unreachable": "no server"})
     assert (unreachable.status_code, "no server" in unreachable.json()["message"]) == (500, True)
@@ -71,7 +72,7 @@ async def test_a_validation_reports_what_a_write_is_refused_for(cluster: ServedC
 async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugins(cluster: ServedCluster) -> None:
     class StrictRuntime(SimulatedRuntime):
         def definition(self, connector_class: str) -> ConfigDef:
-            names = ClassNames(("simulated.Sink", "simulated.Source"), "There are", interface_name="Connector")
+            names = OneOfPluginClasses(("simulated.Sink", "simulated.Source"), interface_name="Connector")
             return ConfigDef((*DEFINITION.keys[2:], replace(DEFINITION["connector.class"], validator=names)))
 
     worker = await cluster.serve(runtime=StrictRuntime())
@@ -81,11 +82,9 @@ async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugin
         "simulated.Sink, simulated.Source"
     )
     validated = await worker.ask("PUT", "/connector-plugins/such/config/validate", config)
-    errors = {info["value"]["name"]: info["value"]["errors"] for info in validated.json()["configs"]}
-    assert validated.status_code == 200
-    assert (
-        "Class no.such could not be found. There are simulated.Sink, simulated.Source" in errors["connector.class"][0]
-    )
+    # As of other refusals of a validation, Connect's message begins with the Java class of the exception.
+    java_class = "org.apache.kafka.connect.runtime.rest.errors.BadRequestException"
+    assert (validated.status_code, validated.json()["message"]) == (500, f"{java_class}: {message}")
     written = await worker.ask("PUT", "/connectors/a/config", config)
     assert (written.status_code, written.json()) == (400, {"error_code": 400, "message": message})
     # Only the runtime knows the value of a reference: its errors are the response.
@@ -97,10 +96,21 @@ async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugin
     assert (await worker.ask("PUT", "/connectors/a/config", known)).status_code == 201
 
 
+async def test_a_client_property_of_a_wrong_type_is_a_500_as_in_connect(cluster: ServedCluster) -> None:
+    worker = await cluster.serve(runtime=RecordedPluginsRuntime())
+    config = {"connector.class": "FileStreamSource", "topic": "t", "producer.override.linger.ms": "x"}
+    message = "Invalid value x for configuration linger.ms: Not a number of type LONG"
+    validated = await worker.ask("PUT", "/connector-plugins/FileStreamSource/config/validate", config)
+    java_class = "org.apache.kafka.common.config.ConfigException"
+    assert (validated.status_code, validated.json()["message"]) == (500, f"{java_class}: {message}")
+    written = await worker.ask("PUT", "/connectors/a/config", config)
+    assert (written.status_code, written.json()["message"]) == (500, message)
+
+
 async def test_a_connector_may_have_at_most_a_thousand_tasks(cluster: ServedCluster) -> None:
     class CommonKeysRuntime(SimulatedRuntime):
         def definition(self, connector_class: str) -> ConfigDef:
-            return ConfigDef((common_definition()["tasks.max"],))
+            return ConfigDef((common_connector_definition()["tasks.max"],))
 
     worker = await cluster.serve(runtime=CommonKeysRuntime())
     for number, status in (("1000", 201), ("1001", 400)):

@@ -67,8 +67,8 @@ async def test_no_trace_and_no_log_contains_values_of_a_config(
     assert "Validating a connector's config failed; the client" in caplog.text
     assert "an error of connector.class: ValueError" in caplog.text
     kinds = {text.partition("(")[0] for text in passed}
-    assert kinds > {"ConfigLinesRead", "RequestArrived", "ConnectorSplit", "SplitConnector", "ValidateConfig"}
-    assert kinds > {"Reply", "StartTask", "AppendConfigLines", "ConfigValidated", "PublishTaskConfigs"}
+    assert kinds > {"ConfigLinesRead", "RequestArrived", "SplitSucceeded", "SplitConnector", "ValidateConfig"}
+    assert kinds > {"Reply", "StartTask", "AppendConfigLines", "ConfigValidationCompleted", "SendTaskConfigsToLeader"}
     assert kinds > {"SplitFailed", "TaskStartFailed", "TaskDied"}
     stories = [worker.running.worker._trace.recent_text(400) for worker in workers]
     # The audit log contains configs without their secrets: tests/rest/test_access.py.

@@ -24,8 +24,8 @@ from coterie.rest import bodies, leader, server
 from coterie.rest.server import (
     CLIENT_CERTIFICATE_NAME,
     RequestIntake,
-    open_listener,
     open_listeners,
+    open_listening_socket,
     serve_while_work_runs,
 )
 from tests.certificates import Authority, Pair, encrypted
@@ -118,10 +118,10 @@ async def get(port: int, context: ssl.SSLContext | None) -> str:
 
 
 def test_a_taken_port_is_named_with_advice() -> None:
-    with open_listener("127.0.0.1", 0) as listener:
+    with open_listening_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(WorldError, match=rf"Port {port} .* is in use.*listeners"):
-            open_listener("127.0.0.1", port)
+            open_listening_socket("127.0.0.1", port)
 
 
 def test_two_listeners_may_have_the_same_port_on_different_hosts() -> None:
@@ -133,12 +133,12 @@ def test_two_listeners_may_have_the_same_port_on_different_hosts() -> None:
 
 @pytest.mark.parametrize(("host", "client_host"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1")])
 def test_a_listener_may_have_an_ipv6_address(host: str, client_host: str) -> None:
-    with open_listener(host, 0) as listener, socket.create_connection((client_host, listener.getsockname()[1])):
+    with open_listening_socket(host, 0) as listener, socket.create_connection((client_host, listener.getsockname()[1])):
         listener.accept()[0].close()
 
 
 def test_responses_are_sent_without_waiting_for_the_acknowledgement_of_their_headers() -> None:
-    with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+    with open_listening_socket("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -146,7 +146,7 @@ def test_responses_are_sent_without_waiting_for_the_acknowledgement_of_their_hea
 
 def test_an_address_of_another_host_is_named() -> None:
     with pytest.raises(WorldError, match=r"Cannot listen at 192\.0\.2\.1:0"):
-        open_listener("192.0.2.1", 0)
+        open_listening_socket("192.0.2.1", 0)
 
 
 async def test_one_server_listens_with_and_without_tls(authority: Authority) -> None:

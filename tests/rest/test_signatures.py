@@ -16,9 +16,9 @@ from coterie.herder import config_records
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.seams import LeaderClient
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, SigningKey, decode_base64
-from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
-from coterie.rest.leader import HttpLeaderClient
+from coterie.rest.leader import INCARNATION_HEADER, HttpLeaderClient
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import JSON, ServedCluster, ServedWorker
 from tests.worker.simulated import until
@@ -196,6 +196,54 @@ async def test_session_keys_are_renewed_without_a_rebalance_or_a_restart(session
     assert set(sessioned.starts().values()) == {1}
 
 
+@pytest.mark.parametrize("receiver", ["leader", "follower"])
+async def test_late_task_configs_of_a_deleted_connector_are_not_those_of_its_successor(
+    sessioned: ServedCluster, receiver: str
+) -> None:
+    """The request was delayed while the connector was deleted and created again."""
+    workers = [await sessioned.serve() for _ in range(2)]
+    leader = next(worker for worker in workers if worker.running is sessioned.leader)
+    asked = leader if receiver == "leader" else next(worker for worker in workers if worker is not leader)
+    created = {"name": "orders", "initial_state": "PAUSED", "config": CONFIG}
+
+    def incarnation() -> str:
+        value = sessioned.config_log.latest()[b"connector-orders"]
+        assert value is not None
+        return str(json.loads(value)["incarnation"])
+
+    assert (await leader.ask("POST", "/connectors", created)).status_code == 201
+    former = incarnation()
+    assert (await leader.ask("DELETE", "/connectors/orders")).status_code == 204
+    assert (await leader.ask("POST", "/connectors", created)).status_code == 201
+    await until_key_is_read(sessioned)
+    signed = headers(sessioned.session_key())
+    late = await post(asked, {**signed, INCARNATION_HEADER: former})
+    assert late.status_code == 404
+    assert "was deleted and created again after these task configs were made" in late.json()["message"]
+    assert (await leader.get("/connectors/orders/tasks")).json() == []
+    assert (await post(asked, {**signed, INCARNATION_HEADER: incarnation()})).status_code == 204
+    assert (await post(asked, signed)).status_code == 204, "a worker of Kafka Connect sends no incarnation"
+
+
+async def test_a_worker_sends_the_incarnation_beside_connects_own_request() -> None:
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(204)
+
+    key = SigningKey(key=b"key", algorithm="HmacSHA256")
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        await HttpLeaderClient(client).publish_task_configs(
+            WorkerUrl("http://h:1/"), ConnectorName("orders"), Incarnation("at 1/ü"), [{"share": "0"}], key
+        )
+    (request,) = sent
+    body = b'[{"share": "0"}]'
+    assert (request.method, request.url.path, request.content) == ("POST", "/connectors/orders/tasks", body)
+    assert request.headers[INCARNATION_HEADER] == "at%201%2F%C3%BC"
+    assert {name: request.headers[name] for name in (SIGNATURE, ALGORITHM)} == headers(b"key", body)
+
+
 class BlockableLeaderClient(HttpLeaderClient):
     """Delays signed requests until ``unblock`` is set."""
 
@@ -208,6 +256,7 @@ class BlockableLeaderClient(HttpLeaderClient):
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
@@ -215,7 +264,7 @@ class BlockableLeaderClient(HttpLeaderClient):
         self.signed_with.append(signing_key.key)
         self.blocked.set()
         await self.unblock.wait()
-        await super().publish_task_configs(leader_url, connector, configs, signing_key)
+        await super().publish_task_configs(leader_url, connector, incarnation, configs, signing_key)
 
 
 class BlockableCluster(ServedCluster):

@@ -25,25 +25,27 @@ class FixedSplitRuntime(SimulatedRuntime):
     """Its task configs contain the number of tasks, as Spark's do, and the same rule refuses another number."""
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
-        infos = await super().validate(config, checkpointed_task_configs)
-        return infos.with_errors(task_count_change_errors(config, int(config["tasks.max"]), checkpointed_task_configs))
+        infos = await super().validate(config, configs_of_checkpointed_tasks)
+        return infos.with_errors(
+            task_count_change_errors(config, int(config["tasks.max"]), configs_of_checkpointed_tasks)
+        )
 
     async def split(
         self,
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
         result = await super().split(
-            connector, incarnation, config, checkpointed_task_configs, keeps_source_parts=keeps_source_parts
+            connector, incarnation, config, configs_of_checkpointed_tasks, keeps_source_parts=keeps_source_parts
         )
         task_count = len(result.task_configs)
-        if errors := task_count_change_errors(config, task_count, checkpointed_task_configs):
+        if errors := task_count_change_errors(config, task_count, configs_of_checkpointed_tasks):
             raise ConfigError(errors)
         return replace(result, task_configs=[{**task, "task.count": str(task_count)} for task in result.task_configs])
 

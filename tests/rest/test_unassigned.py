@@ -19,6 +19,32 @@ def cluster_of(group_protocol: GroupProtocolName, folder: Path) -> ServedCluster
 
 
 @pytest.mark.parametrize("group_protocol", list(GroupProtocolName))
+async def test_a_restart_of_a_task_that_no_worker_has_is_attempted_less_and_less_often(
+    group_protocol: GroupProtocolName, tmp_path: Path
+) -> None:
+    """Each attempt reads the end offset of the config log, and in a connect group also the group's description."""
+    async with cluster_of(group_protocol, tmp_path) as cluster:
+        cluster.request_timeout_ms = 4_000
+        workers = [await cluster.serve() for _ in range(2)]
+        await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+        await workers[0].until_running("a", 2)
+        await cluster.settle()
+        leader = next(worker for worker in workers if worker.running is cluster.leader)
+        other = next(worker for worker in workers if worker is not leader)
+        (task,) = other.running.runtime.running
+        other.running.worker.order_shutdown("it leaves the group")
+        await other.running.run
+        await until(lambda: cluster.running_tasks() == [str(one) for one in leader.running.runtime.running])
+        await cluster.settle()
+        lookups = cluster.config_log.end_lookups
+        answer = await leader.ask("POST", f"/connectors/a/tasks/{task.task}/restart")
+        assert answer.status_code == 503
+        assert answer.json()["message"] == f"Task {task} is assigned to no worker now; retry the request"
+        # After 0, 250, 750, 1750 and 3750 ms at the earliest.
+        assert 2 <= cluster.config_log.end_lookups - lookups <= 5
+
+
+@pytest.mark.parametrize("group_protocol", list(GroupProtocolName))
 async def test_jobs_of_a_departed_worker_are_shown_as_unassigned_with_the_reason(
     group_protocol: GroupProtocolName, tmp_path: Path
 ) -> None:

@@ -59,10 +59,10 @@ class Rig:
         return SparkSession.builder.getOrCreate().newSession()
 
     async def config_errors(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> dict[str, list[str]]:
         """The errors of a connector's config, by key. The config gets a name if it has none."""
-        infos = await self.runtime.validate({"name": "connector", **config}, checkpointed_task_configs)
+        infos = await self.runtime.validate({"name": "connector", **config}, configs_of_checkpointed_tasks)
         return infos.errors
 
     def config(self, folder: Path, **keys: str) -> dict[str, str]:
@@ -108,6 +108,9 @@ class LentDriver:
     def __init__(self, session: SparkDriver) -> None:
         self.spark = session.spark
         self.jvm_pid = session.jvm_pid
+
+    def wait_and_report_jvm_exit(self, *, timeout_s: float) -> None:
+        pass
 
     def close(self) -> None:
         pass

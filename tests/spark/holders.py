@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
+from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_log
 
 DEADLINE_S = 180
 
@@ -119,7 +119,7 @@ def last_committed_batch(holder: TaskProcess, folder: Path) -> int:
 
 def has_batch_in_flight(holder: TaskProcess, folder: Path) -> bool:
     """Whether a batch of the test's task is planned and not committed."""
-    return any(find_batch_in_flight(path) is not None for path in directories(holder, folder))
+    return any(find_batch_id_in_flight(path) is not None for path in directories(holder, folder))
 
 
 def wait_for_commits(holder: TaskProcess, folder: Path, count: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.connector_keys import common_definition
+from coterie.spark.connector_keys import common_connector_definition
 from coterie.spark.plugin_list import all_plugins
 from coterie.spark.plugins import sink_class_key, source_by_name, source_class_key
 from tests import blocking_source
@@ -35,5 +35,5 @@ def forget_installed_plugins() -> None:
 
 def forget_lists_of_plugins() -> None:
     """Let all that lists the sources and sinks be made again from those that are known now."""
-    for function in (source_class_key, sink_class_key, common_definition, all_plugins):
+    for function in (source_class_key, sink_class_key, common_connector_definition, all_plugins):
         function.cache_clear()

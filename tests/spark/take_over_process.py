@@ -14,7 +14,7 @@ def take_over_repeatedly(folder: Path, count: int, *, may_exchange: bool) -> lis
         try:
             # A small model of a query: it writes to the path of its checkpoint, and creates missing folders.
             (held.path / "commits").mkdir(parents=True, exist_ok=True)
-            (held.path / "commits" / str(held.start_number)).touch()
+            (held.path / "commits" / str(held.task_start_number)).touch()
         except OSError:
             assert is_checkpoint_taken_over(held.path)
     return taken

@@ -102,7 +102,7 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
                     print_line("lost")
                 else:
                     in_flight = "-" if held.batch_id_in_flight is None else held.batch_id_in_flight
-                    print_line(f"holds {held.start_number} {in_flight}")
+                    print_line(f"holds {held.task_start_number} {in_flight}")
             elif command == "who":
                 print_line("no" if runtime.held_checkpoint(TASK) is None else "yes")
             else:

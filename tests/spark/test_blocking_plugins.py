@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
+from coterie.herder.requests.reads import ConnectorStatus, DescribeConnectorStatus
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.requests.writes import DeleteConnector, DeletedConnector, PutConnector
@@ -145,9 +145,9 @@ async def test_a_re_split_that_blocks_ends_at_the_time_limit_of_each_call_and_ca
         await split_blocks(2, "close")
     await tasks.split({**config, "tasks.max": "2"})
     with monkeypatch.context() as patch:
-        marker_removal = gated_member(FileSink, "remove_commit_markers", gate)
-        patch.setattr(FileSink, "remove_commit_markers", marker_removal)
-        await split_blocks(3, "remove_commit_markers")
+        marker_removal = gated_member(FileSink, "remove_deduplication_data", gate)
+        patch.setattr(FileSink, "remove_deduplication_data", marker_removal)
+        await split_blocks(3, "remove_deduplication_data")
     await tasks.split({**config, "tasks.max": "3"})
     assert [task["generation"].split("-")[0] for task in tasks.configs] == ["3"] * 3
     assert rows_of(tmp_path / "out") == [0, 1, 2], "the batch in flight was written once"
@@ -177,13 +177,13 @@ async def test_connectors_that_block_in_every_stage_delay_no_other_and_can_be_de
         assert "has not returned from read" in start_trace
         stops = ConnectorTaskId(bad["stop"], 0)
         await until(
-            lambda: (run := worker._herder.work.task_runs.get(stops)) is not None and run.batch_id == 1, within_s=60
+            lambda: (run := worker._herder.work.local_tasks.get(stops)) is not None and run.batch_id == 1, within_s=60
         )
         for name in (bad["split"], bad["start"], bad["read"], bad["stop"]):
             assert isinstance(await worker.ask(DeleteConnector(connector=name)), DeletedConnector)
         # The jobs of the deleted connectors are free, although their calls still block.
         await until(
-            lambda: not any(task.connector in bad.values() for task in worker._herder.work.task_runs), within_s=60
+            lambda: not any(task.connector in bad.values() for task in worker._herder.work.local_tasks), within_s=60
         )
         await until(lambda: has_lost(worker, len(STAGES)))
     assert worker._herder.place.member_id == member_id, "the worker has kept its membership"
@@ -210,7 +210,7 @@ async def failure_of(worker: Worker, name: ConnectorName) -> str:
     """The trace with which the connector or its only task is FAILED; waits until it is."""
     async with asyncio.timeout(60):
         while True:
-            status = await worker.ask(DescribeStatus(connector=name))
+            status = await worker.ask(DescribeConnectorStatus(connector=name))
             if isinstance(status, ConnectorStatus):
                 for one in (status.status, *(status for _, status in status.tasks)):
                     if one.state == "FAILED" and one.trace:
@@ -235,7 +235,7 @@ async def watch_batches(worker: Worker, names: list[ConnectorName]) -> None:
     last_seen: dict[ConnectorName, tuple[int, float]] = {}
     while True:
         for name in names:
-            run = worker._herder.work.task_runs.get(ConnectorTaskId(name, 0))
+            run = worker._herder.work.local_tasks.get(ConnectorTaskId(name, 0))
             if run is None or run.batch_id is None:
                 continue
             batch_id, since_s = last_seen.get(name, (-1, 0.0))

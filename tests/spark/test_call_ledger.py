@@ -9,13 +9,13 @@ from coterie.spark.call_ledger import (
     COUNTED_AS_RUNNING_MIN_S,
     CallId,
     CallLedger,
-    CallQueue,
+    CallQueueSpec,
     CallStage,
     time_counted_as_running_s,
 )
 
-STARTS = CallQueue(name="start", concurrent_max=2)
-STOPS = CallQueue(name="stop", concurrent_max=1)
+STARTS = CallQueueSpec(name="start", concurrent_calls_max=2)
+STOPS = CallQueueSpec(name="stop", concurrent_calls_max=1)
 
 
 def begin(ledger: CallLedger, call_id: CallId, *, now_s: float, timeout_s: float, name: str = "start") -> None:
@@ -28,7 +28,7 @@ def test_calls_of_a_queue_start_in_order_and_another_queue_has_its_own_limit() -
     stop = ledger.add(STOPS)
     assert ledger.mark_next_calls_running(0) == [first, second, stop]
     assert ledger.mark_next_calls_running(0.5) == []
-    assert ledger.remove_call(second)
+    assert ledger.remove_and_check_in_time(second)
     assert ledger.mark_next_calls_running(0.5) == [third]
 
 
@@ -42,7 +42,7 @@ def test_calls_that_have_run_for_long_make_room_for_as_many_others_which_count_f
     assert ledger.next_change_at_s(COUNTED_AS_RUNNING_MAX_S) == 1.5 * COUNTED_AS_RUNNING_MAX_S
     assert ledger.lost_thread_count == 0, "an old call is not lost before its time limit is over"
     for call in calls[:4]:
-        assert ledger.remove_call(call)
+        assert ledger.remove_and_check_in_time(call)
     assert ledger.mark_next_calls_running(9) == calls[4:]
     assert time_counted_as_running_s(STARTS, hanging_count=1) == COUNTED_AS_RUNNING_MAX_S
     assert time_counted_as_running_s(STARTS, hanging_count=10_000) == COUNTED_AS_RUNNING_MIN_S
@@ -51,11 +51,11 @@ def test_calls_that_have_run_for_long_make_room_for_as_many_others_which_count_f
     assert ledger.next_change_at_s(9) == 9 + COUNTED_AS_RUNNING_MAX_S, "the calls that returned do not count as hanging"
 
 
-@given(hanging=st.integers(0, 200), concurrent_max=st.integers(1, 16), lost_before=st.integers(0, 100))
+@given(hanging=st.integers(0, 200), concurrent_calls_max=st.integers(1, 16), lost_before=st.integers(0, 100))
 def test_calls_that_hang_delay_the_call_behind_them_by_a_bounded_time(
-    hanging: int, concurrent_max: int, lost_before: int
+    hanging: int, concurrent_calls_max: int, lost_before: int
 ) -> None:
-    queue, ledger, now_s = CallQueue(name="start", concurrent_max=concurrent_max), CallLedger(), 0.0
+    queue, ledger, now_s = CallQueueSpec(name="start", concurrent_calls_max=concurrent_calls_max), CallLedger(), 0.0
     for _ in range(lost_before):
         call = ledger.add(queue)
         while call not in ledger.mark_next_calls_running(now_s):
@@ -65,10 +65,10 @@ def test_calls_that_hang_delay_the_call_behind_them_by_a_bounded_time(
     assert ledger.lost_thread_count == lost_before
     began_s, ahead, good = now_s, [ledger.add(queue) for _ in range(hanging)], ledger.add(queue)
     while good not in (started := ledger.mark_next_calls_running(now_s)):
-        assert len(started) <= concurrent_max
+        assert len(started) <= concurrent_calls_max
         now_s = next_second(ledger, now_s)
     assert set(ahead) <= set(ledger.running_call_ids()), "the calls start in order"
-    assert now_s - began_s <= 2 * COUNTED_AS_RUNNING_MAX_S + COUNTED_AS_RUNNING_MIN_S * (hanging / concurrent_max)
+    assert now_s - began_s <= 2 * COUNTED_AS_RUNNING_MAX_S + COUNTED_AS_RUNNING_MIN_S * (hanging / concurrent_calls_max)
 
 
 def next_second(ledger: CallLedger, now_s: float) -> float:
@@ -93,7 +93,7 @@ def test_a_call_is_lost_at_the_end_of_its_stage_and_no_longer_when_it_has_return
     assert (ledger.lost_thread_count, ledger.running_call_ids(), ledger.next_change_at_s(61)) == (1, [], None)
     assert not ledger.begin_stage(call, CallStage(name="next", began_at_s=61, deadline_s=99))
     ledger.end_stage(call, now_s=61, outer_ends_at_s=99)
-    assert not ledger.remove_call(call), "the result of a lost call does not count"
+    assert not ledger.remove_and_check_in_time(call), "the result of a lost call does not count"
     assert ledger.lost_thread_count == 0
 
 
@@ -154,5 +154,5 @@ def test_closing_removes_the_calls_that_wait() -> None:
     ledger.mark_next_calls_running(0)
     assert ledger.remove_waiting_calls() == [waiting]
     assert ledger.running_call_ids() == [running]
-    assert ledger.remove_call(running)
+    assert ledger.remove_and_check_in_time(running)
     assert ledger.mark_next_calls_running(0) == []

@@ -13,13 +13,13 @@ from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import checkpoint
 from coterie.spark.checkpoint import (
     ExchangeUnsupportedError,
-    check_checkpoint_location,
-    create_first_checkpoint,
+    create_and_test_checkpoint_location,
+    create_first_checkpoint_if_absent,
     exchange_names,
     is_checkpoint_taken_over,
     safe_file_name,
-    start_number_of,
     take_over_checkpoint,
+    task_start_number_of,
 )
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
@@ -41,15 +41,15 @@ async def test_an_unusable_checkpoint_location_is_named_before_spark_starts(tmp_
 
 
 def test_a_missing_checkpoint_location_is_created_and_the_check_leaves_nothing_in_it(tmp_path: Path) -> None:
-    check_checkpoint_location(tmp_path / "a" / "b")
+    create_and_test_checkpoint_location(tmp_path / "a" / "b")
     assert os.listdir(tmp_path / "a" / "b") == []
 
 
 @WAYS
 def test_the_next_start_takes_the_checkpoint_over_from_the_first_one(tmp_path: Path, exchange_allowed: bool) -> None:
-    create_first_checkpoint(tmp_path / "task")
+    create_first_checkpoint_if_absent(tmp_path / "task")
     first = take_over_checkpoint(tmp_path / "task", may_exchange=exchange_allowed)
-    assert first.start_number == 1
+    assert first.task_start_number == 1
     assert first.batch_id_in_flight is None
     assert not is_checkpoint_taken_over(first.path)
     (first.path / "offsets").mkdir()
@@ -57,7 +57,7 @@ def test_the_next_start_takes_the_checkpoint_over_from_the_first_one(tmp_path: P
     (first.path / "offsets" / ".1.tmp").write_text("half a plan")
 
     second = take_over_checkpoint(tmp_path / "task", may_exchange=exchange_allowed)
-    assert second.start_number == 2
+    assert second.task_start_number == 2
     assert second.lineage_id == first.lineage_id
     assert second.batch_id_in_flight == 0
     assert is_checkpoint_taken_over(first.path)
@@ -73,12 +73,12 @@ def test_a_take_over_creates_no_missing_folder(tmp_path: Path) -> None:
 
 def test_a_new_checkpoint_has_a_new_lineage(tmp_path: Path) -> None:
     for name in ("0", "1"):
-        create_first_checkpoint(tmp_path / name)
+        create_first_checkpoint_if_absent(tmp_path / name)
     assert take_over_checkpoint(tmp_path / "0").lineage_id != take_over_checkpoint(tmp_path / "1").lineage_id
 
 
 def test_a_query_that_writes_to_a_taken_checkpoint_is_stopped(tmp_path: Path) -> None:
-    create_first_checkpoint(tmp_path)
+    create_first_checkpoint_if_absent(tmp_path)
     first = take_over_checkpoint(tmp_path)
     take_over_checkpoint(tmp_path)
     with pytest.raises(NotADirectoryError):
@@ -88,7 +88,7 @@ def test_a_query_that_writes_to_a_taken_checkpoint_is_stopped(tmp_path: Path) ->
 def test_without_exchange_files_that_the_old_query_wrote_between_the_two_steps_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_first_checkpoint(tmp_path)
+    create_first_checkpoint_if_absent(tmp_path)
     first = take_over_checkpoint(tmp_path)
     rename = Path.rename
     writes: list[int] = []
@@ -109,7 +109,7 @@ def test_without_exchange_files_that_the_old_query_wrote_between_the_two_steps_a
 
 
 def test_the_next_start_completes_a_take_over_that_was_killed_after_its_rename(tmp_path: Path) -> None:
-    create_first_checkpoint(tmp_path)
+    create_first_checkpoint_if_absent(tmp_path)
     first = take_over_checkpoint(tmp_path)
     dead = tmp_path / "2-dead"
     (tmp_path / f".close-{first.path.name}").touch()
@@ -127,7 +127,7 @@ def test_the_next_start_completes_a_take_over_that_was_killed_after_its_rename(t
 def test_a_task_folder_without_its_checkpoint_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_first_checkpoint(tmp_path)
+    create_first_checkpoint_if_absent(tmp_path)
     held = take_over_checkpoint(tmp_path)
     (held.path / "lineage").unlink()
     held.path.rmdir()
@@ -167,7 +167,7 @@ def test_the_longest_connector_names_become_distinct_folders_with_room_for_task_
 
 @pytest.mark.parametrize("way", ["exchange", "rename"])
 def test_concurrent_take_overs_by_many_processes_leave_one_checkpoint(tmp_path: Path, way: str) -> None:
-    create_first_checkpoint(tmp_path)
+    create_first_checkpoint_if_absent(tmp_path)
     first = take_over_checkpoint(tmp_path)
     command = [sys.executable, str(Path(__file__).with_name("take_over_process.py")), str(tmp_path), "40", way]
     contenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]
@@ -176,7 +176,7 @@ def test_concurrent_take_overs_by_many_processes_leave_one_checkpoint(tmp_path: 
 
     assert len(taken) == len(set(taken)) == 200
     if way == "exchange":
-        assert sorted(start_number_of(Path(name)) for name in taken) == list(range(2, 202))
+        assert sorted(task_start_number_of(Path(name)) for name in taken) == list(range(2, 202))
     last = take_over_checkpoint(tmp_path, may_exchange=way == "exchange")
     assert last.lineage_id == first.lineage_id
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [last.path]

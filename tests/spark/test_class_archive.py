@@ -16,7 +16,7 @@ from coterie.spark.class_archive import (
     with_archive_option,
 )
 from coterie.spark.jars import spark_settings_for_jars
-from coterie.spark.java import find_java_home
+from coterie.spark.java import find_or_write_java_home
 from coterie.spark.session import make_spark_settings
 from coterie.spark.settings import SparkConfig
 from tests.cli.command import coterie
@@ -109,7 +109,7 @@ class TestOfTheTests:
 
 def existing_archive(jars: Path, scratch: Path) -> Path:
     settings = make_spark_settings(spark_settings_for_jars(jars, {}), scratch)
-    archive = archive_path(find_java_home(scratch, os.environ), settings, os.environ)
+    archive = archive_path(find_or_write_java_home(scratch, os.environ), settings, os.environ)
     if not archive.exists() and os.environ.get("CI") != "true":
         pytest.skip("python -m tests.class_archives has not been run")
     return archive
@@ -135,8 +135,8 @@ def test_the_error_for_a_java_that_writes_no_archive_contains_its_output(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(warmup, "run_warm_up_queries", fail)
     with pytest.raises(WorldError, match="no archive of classes was written: no query runs"):
-        warmup.write_class_archive(config)
+        warmup.run_spark_to_write_archive(config)
     monkeypatch.setattr(warmup, "run_warm_up_queries", lambda *_: None)
     with pytest.raises(WorldError, match=r"wrote no archive of classes: first line / DynamicDump is unsupported$"):
-        warmup.write_class_archive(config)
+        warmup.run_spark_to_write_archive(config)
     assert list((tmp_path / "cache" / "coterie" / "classes").iterdir()) == []

@@ -85,7 +85,7 @@ def known_keys(section: str) -> set[str]:
     """The names of the keys of the section."""
     source, sink = ends(section)
     definition = {
-        "Every connector": connector_keys.common_definition(),
+        "Every connector": connector_keys.common_connector_definition(),
         "Sink connectors": source.definition,
         "Source connectors": sink.definition,
     }.get(section, sink.definition)

@@ -1,12 +1,15 @@
 """Every key of a connector's config has the definition that a form needs."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from coterie.config.definition import ConfigDef, Width
+from coterie.config.definition import ConfigDef, ConfigKey, OneOf, OneOfPluginClasses, Width
+from coterie.config.plugins import Plugin, PluginType
 from coterie.nouns.errors import ConfigError
 from coterie.spark import connector_keys, transforms, validation
+from coterie.spark.plugin_list import all_plugins, plugin_config_keys
 from coterie.spark.plugins import SINK_BY_CLASS_NAME, configured_sink, configured_source, source_by_name
 from coterie.spark.seams import Source
 from coterie.spark.sinks.file_writers import FORMATS
@@ -46,7 +49,7 @@ def definition(request: pytest.FixtureRequest) -> ConfigDef:
         configured_source(request.param, {}).definition
         + configured_sink(request.param, {"sink.format": "json"}).definition
     )
-    return connector_keys.common_definition() + ends + transforms.transforms_definition(TRANSFORMS)
+    return connector_keys.common_connector_definition() + ends + transforms.transforms_definition(TRANSFORMS)
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: ConfigDef) -> None:
@@ -63,6 +66,40 @@ def test_names_are_unique_and_orders_count_each_groups_keys_from_0(definition: C
     assert len(groups) == 8
     for group in groups:
         orders = [key.order for key in definition.keys if key.group == group]
+        assert sorted(orders) == list(range(len(orders))), group
+
+
+def keys_in_form(plugin: Plugin) -> Sequence[ConfigKey]:
+    """All keys that a form shows for ``plugin``; those of a transform or predicate have the prefix that they have in a
+    connector's config."""
+    match plugin.type:
+        case PluginType.TRANSFORMATION:
+            config = {"transforms": "a", "transforms.a.type": plugin.class_name}
+            return transforms.transforms_definition(config).keys
+        case PluginType.PREDICATE:
+            config = {"predicates": "a", "predicates.a.type": plugin.class_name}
+            return transforms.transforms_definition(config).keys
+        case _:
+            return plugin_config_keys(plugin.class_name, None)
+
+
+@pytest.mark.parametrize("plugin", all_plugins(), ids=lambda plugin: f"{plugin.type} {plugin.class_name}")
+def test_each_key_of_every_plugin_has_what_a_form_needs(plugin: Plugin) -> None:
+    keys = keys_in_form(plugin)
+    if plugin.type in (PluginType.SINK, PluginType.SOURCE, PluginType.TRANSFORMATION, PluginType.PREDICATE):
+        assert keys
+    names = {key.name for key in keys}
+    assert len(names) == len(keys)
+    for key in keys:
+        assert key.documentation.endswith("."), key.name
+        assert key.group, key.name
+        assert key.display_name, key.name
+        assert key.width is not Width.NONE, key.name
+        assert set(key.dependents) <= names, key.name
+        if isinstance(key.validator, OneOf | OneOfPluginClasses):
+            assert key.recommended_values == tuple(sorted(key.validator.values)), key.name
+    for group in {key.group for key in keys}:
+        orders = [key.order for key in keys if key.group == group]
         assert sorted(orders) == list(range(len(orders))), group
 
 
@@ -153,6 +190,6 @@ def test_a_key_whose_prefix_looks_like_a_typo_is_found(key: str, probably: str |
 
 def test_every_connector_has_a_key_for_the_interval_of_listing_source_parts() -> None:
     key = "metadata.max.age.ms"
-    assert connector_keys.common_definition().required_value({}, key, int) == 60_000
-    assert connector_keys.common_definition().required_value({key: "0"}, key, int) == 0
-    assert key in connector_keys.common_definition().errors({"connector.class": "FileSource", key: "-1"})
+    assert connector_keys.common_connector_definition().required_value({}, key, int) == 60_000
+    assert connector_keys.common_connector_definition().required_value({key: "0"}, key, int) == 0
+    assert key in connector_keys.common_connector_definition().errors({"connector.class": "FileSource", key: "-1"})

@@ -10,22 +10,29 @@ from coterie.spark.events import EventQueue
 ONE, TWO = (ConnectorTaskId(ConnectorName("c"), number) for number in range(2))
 
 
-def progress(task: ConnectorTaskId, batch_id: int) -> TaskProgressed:
-    return TaskProgressed(task=task, batch_id=batch_id, input_rows=1)
+def progress(task: ConnectorTaskId, batch_id: int, *, input_rows: int = 1) -> TaskProgressed:
+    return TaskProgressed(task=task, batch_id=batch_id, input_rows=input_rows)
 
 
 async def test_unread_progress_is_replaced_by_newer_progress_of_the_same_task() -> None:
     events = EventQueue()
     for event in (progress(ONE, 1), progress(TWO, 1), progress(ONE, 2)):
         events.put(event)
-    assert [await events.get(), await events.get()] == [progress(TWO, 1), progress(ONE, 2)]
+    assert [await events.get(), await events.get()] == [progress(TWO, 1), progress(ONE, 2, input_rows=2)]
+
+
+async def test_the_rows_of_replaced_progress_are_counted() -> None:
+    events = EventQueue()
+    for batch_id, input_rows in enumerate((5, 0, 7)):
+        events.put(progress(ONE, batch_id, input_rows=input_rows))
+    assert await events.get() == progress(ONE, 2, input_rows=12)
 
 
 async def test_progress_keeps_the_topics_of_the_progress_that_it_replaces() -> None:
     events = EventQueue()
     for batch_id, topic in enumerate("ab"):
         events.put(replace(progress(ONE, batch_id), topics=frozenset(topic)))
-    assert await events.get() == replace(progress(ONE, 1), topics=frozenset("ab"))
+    assert await events.get() == replace(progress(ONE, 1, input_rows=2), topics=frozenset("ab"))
 
 
 async def test_only_the_last_of_many_waits_for_a_server_is_reported_after_the_progress_before_them() -> None:
@@ -51,9 +58,9 @@ async def test_a_task_that_alternates_between_progress_and_waits_has_a_limited_n
     assert unread == [
         TaskDied(task=ONE, trace="t", holds_checkpoint=True),
         TaskRetrying(task=ONE, trace="always the same"),
-        progress(ONE, 999),
+        progress(ONE, 999, input_rows=1_000),
         TaskRetrying(task=ONE, trace="always the same"),
-        progress(TWO, 999),
+        progress(TWO, 999, input_rows=1_000),
         RuntimeDied(reason="r"),
     ]
 
@@ -66,7 +73,7 @@ async def test_the_topics_of_removed_progress_are_added_to_the_next_progress_of_
         events.put(TaskRetrying(task=ONE, trace="t"))
     found = [await events.get() for _ in range(4)]
     assert [event for event in found if isinstance(event, TaskProgressed) and event.task == ONE] == [
-        replace(progress(ONE, 2), topics=frozenset("abc"))
+        replace(progress(ONE, 2, input_rows=3), topics=frozenset("abc"))
     ]
 
 

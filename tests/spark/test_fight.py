@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import find_batch_in_flight, is_checkpoint_taken_over
+from coterie.spark.checkpoint import find_batch_id_in_flight, is_checkpoint_taken_over
 from tests.spark.conftest import SCHEMA, rows_of, write_file
 from tests.spark.holders import TaskProcess, directories, wait_until
 
@@ -29,7 +29,7 @@ def all_committed(holder: TaskProcess, folder: Path, files: int) -> bool:
     """Whether all files are committed. Batches are not counted: a batch has two files if its task was taken over after
     Spark wrote the first of them to its log (``sources/``) and before it planned the batch (``offsets/``)."""
     return set(rows_of(folder / "out")) == set(range(files * ROWS)) and not any(
-        find_batch_in_flight(path) is not None for path in directories(holder, folder)
+        find_batch_id_in_flight(path) is not None for path in directories(holder, folder)
     )
 
 
@@ -109,7 +109,7 @@ def test_of_two_processes_that_take_one_checkpoint_over_one_wins_each_time(
 
 
 def _plans_a_batch(holder: TaskProcess, folder: Path) -> bool:
-    return any(find_batch_in_flight(path) is not None for path in directories(holder, folder))
+    return any(find_batch_id_in_flight(path) is not None for path in directories(holder, folder))
 
 
 @pytest.mark.parametrize("jvm_too", [True, False], ids=["python-and-jvm", "python-alone"])

@@ -37,7 +37,7 @@ def names_in(folder: Path) -> list[str]:
 def test_each_jar_is_in_its_folder_under_its_own_name(mirror: Mirror, tmp_path: Path) -> None:
     pieces: list[int] = []
     fetch_jars(
-        [JAR, OTHER], tmp_path / "new", repository_url=mirror.url, on_bytes=lambda jar, count: pieces.append(count)
+        [JAR, OTHER], tmp_path / "new", repository_url=mirror.url, on_chunk=lambda jar, count: pieces.append(count)
     )
     assert names_in(tmp_path / "new") == ["first-1.0.jar", "second-1.0.jar"]
     assert (tmp_path / "new" / "first-1.0.jar").read_bytes() == CONTENT
@@ -211,5 +211,5 @@ def test_an_exception_of_the_observer_ends_the_fetch_and_leaves_nothing(mirror: 
         raise WorldError("the worker is told to end")
 
     with pytest.raises(WorldError, match="told to end"):
-        fetch_jars([JAR], tmp_path, repository_url=mirror.url, on_bytes=refuse)
+        fetch_jars([JAR], tmp_path, repository_url=mirror.url, on_chunk=refuse)
     assert names_in(tmp_path) == []

@@ -13,8 +13,8 @@ from coterie.spark.jars import (
     JarPackage,
     default_jar_folder,
     jar_packages,
-    missing_package_message,
-    missing_package_messages,
+    missing_jars_message,
+    missing_jars_message_by_package,
     spark_settings_for_jars,
 )
 from coterie.spark.runtime import SparkTaskRuntime
@@ -81,13 +81,13 @@ def test_jars_of_the_user_replace_ours_and_that_is_logged(
 
 def test_of_two_versions_of_a_jar_the_pinned_one_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old, pinned = write_jars(tmp_path, "kafka-clients-3.9.1.jar", "kafka-clients-3.9.2.jar")
-    found = FoundJars.in_folder(tmp_path)
+    found = FoundJars.find_in_folder(tmp_path)
     assert (found.used, found.unused) == ((pinned,), (old,))
     with caplog.at_level(logging.WARNING):
         assert spark_settings_for_jars(tmp_path, {}) == {"spark.driver.extraClassPath": str(pinned)}
     assert str(old) in caplog.text
     pinned.unlink()
-    assert FoundJars.in_folder(tmp_path).used == (old,), "a jar that was copied there by hand is used"
+    assert FoundJars.find_in_folder(tmp_path).used == (old,), "a jar that was copied there by hand is used"
 
 
 def test_a_missing_folder_means_no_jars_and_an_unreadable_one_is_named(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ class TestInSpark:
             "The worker's JVM does not have org.example:kafka:2.0: run `coterie jars fetch kafka` on every worker, "
             "then restart the workers; or name these coordinates in the worker's spark.jars.packages"
         )
-        assert missing_package_message(spark_of(rig), "kafka") == sentence
-        assert missing_package_messages(spark_of(rig)) == {"kafka": sentence}
+        assert missing_jars_message(spark_of(rig), "kafka") == sentence
+        assert missing_jars_message_by_package(spark_of(rig)) == {"kafka": sentence}
 
 
 async def test_a_worker_whose_configured_fetch_of_jars_fails_does_not_start(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
         KafkaSource.position_store.initialize(tmp_path / name, dict.fromkeys(parts, 3))
         task, held = ConnectorTaskId(ConnectorName(name), 0), SimpleNamespace(path=tmp_path / name)
         source = KafkaSource.of(own, share)
-        query = SimpleNamespace(task=task, source=source, held_checkpoint=held, is_checkpoint_lost=False)
+        query = SimpleNamespace(task=task, source=source, held_checkpoint=held, was_checkpoint_taken_over=False)
         return cast(TaskQuery, query)
 
     opened: list[str] = []
@@ -100,13 +100,13 @@ class Sources:
         task, held = ConnectorTaskId(ConnectorName(name), 0), SimpleNamespace(path=Path("/nowhere"))
         source = SimpleNamespace(group_offsets=group_offsets)
         return cast(
-            TaskQuery, SimpleNamespace(task=task, source=source, held_checkpoint=held, is_checkpoint_lost=False)
+            TaskQuery, SimpleNamespace(task=task, source=source, held_checkpoint=held, was_checkpoint_taken_over=False)
         )
 
     def read(self) -> list[str]:
         """The connectors whose offsets one more report has received."""
         tasks = {query.task: query for query in self.queries}
-        return sorted(task.connector for task in self.reports._read_offsets_by_task(tasks, threading.Event()))
+        return sorted(task.connector for task in self.reports._read_arrived_offsets_by_task(tasks, threading.Event()))
 
 
 def offsets() -> GroupOffsets:
@@ -134,7 +134,7 @@ async def test_a_source_that_does_not_return_its_offsets_delays_no_other_source_
     finally:
         go_on.set()
         calls.close()
-        calls.wait_for_threads(30)
+        calls.wait_or_abandon_running_calls(30)
 
 
 async def test_a_source_that_fails_is_logged_once_and_lets_the_calls_of_other_sources_be_kept(
@@ -161,7 +161,7 @@ async def test_a_source_that_fails_is_logged_once_and_lets_the_calls_of_other_so
     finally:
         go_on.set()
         calls.close()
-        calls.wait_for_threads(30)
+        calls.wait_or_abandon_running_calls(30)
 
 
 async def test_the_offsets_of_a_slow_source_are_taken_by_a_later_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,4 +183,4 @@ async def test_the_offsets_of_a_slow_source_are_taken_by_a_later_report(monkeypa
     finally:
         returns.set()
         calls.close()
-        calls.wait_for_threads(30)
+        calls.wait_or_abandon_running_calls(30)

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import SplitEndedError
+from coterie.herder.seams import SplitAbortedError
 from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
+from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_log
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan, read_manifest
-from coterie.spark.generations.resplit import close_generation
+from coterie.spark.generations.resplit import close_generation_before
+from coterie.spark.plugins import source_by_name
+from coterie.spark.sources.files import FileSource
+from coterie.spark.sources.rate import RateSource
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.sink_files import counted, take_back
 from tests.spark.conftest import Rig, write_file
@@ -96,7 +99,7 @@ async def test_a_batch_in_flight_is_finished_before_the_offsets_are_removed(rig:
     assert last_batch_id_in_log(checkpoint / "commits") == 1
     (checkpoint / "commits" / "1").unlink()
     take_back(tmp_path / "out", 1)
-    assert find_batch_in_flight(checkpoint) == 1
+    assert find_batch_id_in_flight(checkpoint) == 1
     await tasks.change_offsets(config)
     assert counted(tmp_path / "out", "row") == Counter(range(4))
     await tasks.split(config)
@@ -269,8 +272,8 @@ async def test_a_new_split_that_a_killed_worker_planned_for_another_class_does_n
         inferred_values=manifest.inferred_values,
         initial_positions={},
     )
-    close_generation(tasks.folder, plan)
-    with pytest.raises(SplitEndedError, match="Another worker has created checkpoint generation 3-planned"):
+    close_generation_before(tasks.folder, plan)
+    with pytest.raises(SplitAbortedError, match="Another worker has created checkpoint generation 3-planned"):
         await tasks.split(configs[newest])
     # The finished generation has the positions of the former class. They are used if the user puts this class again.
     assert list(await tasks.offsets(configs[former])) == [offset]
@@ -280,6 +283,55 @@ async def test_a_new_split_that_a_killed_worker_planned_for_another_class_does_n
     column, first = {"files": ("row", 1), "rate": ("value", 0), "python": ("row", 101)}[newest]
     await rig.wait_until(lambda: (tmp_path / "out").exists() and counted(tmp_path / "out", column)[first] == 1)
     await tasks.stop()
+
+
+async def test_a_new_split_that_was_planned_for_a_class_that_this_worker_does_not_have_waits_for_the_plug_in(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker with the plug-in has planned the split and was killed; the user has put the former class again."""
+    tasks = Tasks(rig, "planned-unknown")
+    files, other = rig.config(tmp_path), "com.example.OtherSource"
+    set_offset = file_offset(write_file(tmp_path / "in", "0.csv", [(1, 1.0, 1)]), 1)
+    await tasks.change_offsets(files, set_offset)
+    await tasks.split(files)
+    tasks.configs = []
+    manifest = read_manifest(tasks.folder / "gen-2")
+    plan = GenerationPlan(
+        generation=GenerationId(number=3, id="planned"),
+        split=manifest.split,
+        config={**manifest.config, "connector.class": other},
+        inferred_values=manifest.inferred_values,
+        initial_positions={},
+    )
+    close_generation_before(tasks.folder, plan)
+    for operation in (tasks.split(files), tasks.change_offsets(files, set_offset)):
+        with pytest.raises(
+            SplitAbortedError, match=f"planned-unknown was made for the source {other}, which this worker"
+        ):
+            await operation
+    assert not (tasks.folder / "gen-2" / "closing").exists(), "the checkpoints were taken over"
+    assert not (tasks.folder / "gen-3").exists()
+    monkeypatch.setitem(source_by_name(), other, RateSource)  # The plug-in is installed.
+    with pytest.raises(SplitAbortedError, match="Another worker has created checkpoint generation 3-planned"):
+        await tasks.split(files)
+    await tasks.split(files)
+    await tasks.start()
+    await rig.wait_until(lambda: (tmp_path / "out").exists() and counted(tmp_path / "out", "row") == Counter([1]))
+    await tasks.stop()
+
+
+async def test_offsets_are_not_changed_while_the_generation_has_a_class_that_this_worker_does_not_have(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = Tasks(rig, "unknown-class")
+    files, other = rig.config(tmp_path), "com.example.OtherSource"
+    offset = file_offset(write_file(tmp_path / "in", "0.csv", [(1, 1.0, 1)]), 1)
+    with monkeypatch.context() as patch:
+        patch.setitem(source_by_name(), other, FileSource)
+        await tasks.change_offsets({**files, "connector.class": other}, offset)
+    with pytest.raises(SplitAbortedError, match=f"unknown-class was made for the source {other}, which this worker"):
+        await tasks.change_offsets(files, offset)
+    assert not (tasks.folder / "gen-1" / "closed").exists(), "no worker without the class could finish the change"
 
 
 @pytest.mark.processes

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
+from coterie.herder.requests.reads import ConnectorStatus, DescribeConnectorStatus
 from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
@@ -250,7 +250,7 @@ async def test_a_batch_that_never_ends_fails_its_task_also_if_the_sink_computes_
     traces: list[str] = []
 
     async def has_failed() -> bool:
-        answer = await worker.ask(DescribeStatus(connector=endless))
+        answer = await worker.ask(DescribeConnectorStatus(connector=endless))
         if isinstance(answer, ConnectorStatus):
             traces[:] = [str(status.trace) for _, status in answer.tasks if status.state == "FAILED"]
         return bool(traces)

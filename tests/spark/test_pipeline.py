@@ -66,7 +66,7 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
         folder=folder, rotation=Rotation(flush_rows=None, rotate_interval_ms=30_000), options={"compression": "gzip"}
     )
     (kept,) = pipeline.transforms
-    assert (kept.key_named_in_errors, kept.value_of_key_named_in_errors) == ("transforms.kept.condition", "row > 0")
+    assert (kept.config_key_in_errors, kept.config_value_in_errors) == ("transforms.kept.condition", "row > 0")
     assert pipeline.trigger_interval_ms == 1000
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark import call_ledger
-from coterie.spark.call_ledger import CallQueue
+from coterie.spark.call_ledger import CallQueueSpec
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.plugin_calls import (
     AbandonedCallError,
@@ -25,8 +25,8 @@ from coterie.spark.plugin_calls import (
 )
 from tests.refused_threads import refuse_threads
 
-ONE_AT_ONCE = CallQueue(name="test", concurrent_max=1)
-MANY_AT_ONCE = CallQueue(name="many", concurrent_max=100)
+ONE_AT_ONCE = CallQueueSpec(name="test", concurrent_calls_max=1)
+MANY_AT_ONCE = CallQueueSpec(name="many", concurrent_calls_max=100)
 LONG_MS = 60_000
 SHORT_MS = 50
 
@@ -59,7 +59,7 @@ def go_on() -> Iterator[threading.Event]:
 
 def closed(calls: PluginCalls) -> None:
     calls.close()
-    calls.wait_for_threads(30)
+    calls.wait_or_abandon_running_calls(30)
 
 
 async def test_a_call_returns_the_result_or_raises_the_exception_of_the_plugin() -> None:
@@ -96,7 +96,7 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
     def starts() -> None:
         hangs_in_the_plugin()
         try:
-            with fence.commit_unless_closed():
+            with fence.commit_or_raise_if_closed():
                 commits.append("too late")
         except FencedError as error:
             late_error.append(error)
@@ -260,7 +260,7 @@ async def test_a_call_that_waits_when_the_calls_are_closed_fails_with_a_clear_er
             await refused
     go_on.set()
     assert await running
-    calls.wait_for_threads(30)
+    calls.wait_or_abandon_running_calls(30)
 
 
 async def test_closing_waits_for_calls_only_for_the_given_time(go_on: threading.Event) -> None:
@@ -268,7 +268,7 @@ async def test_closing_waits_for_calls_only_for_the_given_time(go_on: threading.
     calls = PluginCalls(LONG_MS)
     hanging = calls.submit(MANY_AT_ONCE, "connector c", lambda: go_on.wait(60), stage="validate")
     calls.close()
-    await asyncio.to_thread(calls.wait_for_threads, 0.01)
+    await asyncio.to_thread(calls.wait_or_abandon_running_calls, 0.01)
     with pytest.raises(PluginTimeoutError):
         await result_of(hanging)
     names_left = {thread.name for thread in set(threading.enumerate()) - threads_before} - {"asyncio_0"}
@@ -277,11 +277,11 @@ async def test_closing_waits_for_calls_only_for_the_given_time(go_on: threading.
 
 EXIT_WITH_LOST_THREADS = """
 import threading
-from coterie.spark.call_ledger import CallQueue
+from coterie.spark.call_ledger import CallQueueSpec
 from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError
 
 calls = PluginCalls(50)
-queue = CallQueue(name="test", concurrent_max=100)
+queue = CallQueueSpec(name="test", concurrent_calls_max=100)
 hanging = [calls.submit(queue, f"connector c-{n}", threading.Event().wait, stage="validate") for n in range(40)]
 for call in hanging:
     assert isinstance(call.future.exception(30), PluginTimeoutError)

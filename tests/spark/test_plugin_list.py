@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -17,7 +18,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.rest import models, plugin_views
 from coterie.spark import transforms
 from coterie.spark.connector_keys import connector_definition
-from coterie.spark.plugin_list import all_plugins, plugin_keys, version_errors, wrong_plugin_type_errors
+from coterie.spark.plugin_list import all_plugins, plugin_config_keys, plugin_version_errors, wrong_plugin_type_errors
 from coterie.spark.plugins import configured_sink, configured_source
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
 from coterie.spark.validation import validate_config
@@ -38,7 +39,7 @@ def infos_of(config: Mapping[str, str]) -> ConfigInfos:
     except ConfigError:
         sink = None
     definition = connector_definition(config, source, sink)
-    errors = definition.errors(config) | version_errors(config) | wrong_plugin_type_errors(definition, config)
+    errors = definition.errors(config) | plugin_version_errors(config) | wrong_plugin_type_errors(definition, config)
     return make_config_infos(config.get("connector.class", ""), definition, config, errors)
 
 
@@ -58,11 +59,11 @@ def test_the_list_has_every_plugin_once_in_connects_order() -> None:
 
 
 def test_readers_see_no_password_of_any_plugin() -> None:
-    keys = [key.name for plugin in all_plugins() for key in plugin_keys(plugin.class_name, __version__)]
+    keys = [key.name for plugin in all_plugins() for key in plugin_config_keys(plugin.class_name, __version__)]
     passwords = [
         key.name
         for plugin in all_plugins()
-        for key in plugin_keys(plugin.class_name, __version__)
+        for key in plugin_config_keys(plugin.class_name, __version__)
         if key.type is Type.PASSWORD
     ]
     assert passwords
@@ -72,7 +73,7 @@ def test_readers_see_no_password_of_any_plugin() -> None:
 
 @pytest.mark.parametrize("plugin", all_plugins(), ids=PLUGIN_IDS)
 def test_every_name_of_a_plugin_describes_well_formed_keys(plugin: Plugin) -> None:
-    keys = plugin_keys(plugin.class_name, __version__)
+    keys = plugin_config_keys(plugin.class_name, __version__)
     assert len({key.name for key in keys}) == len(keys)
     for key in plugin_views.config_keys_json(keys):
         models.ConfigKey.model_validate(json.loads(json.dumps(key)), strict=True)
@@ -82,16 +83,16 @@ def test_every_name_of_a_plugin_describes_well_formed_keys(plugin: Plugin) -> No
     others = [other.class_name for other in all_plugins() if set(other.names) & set(plugin.names)]
     assert set(others) == {plugin.class_name}, "a name means one class"
     with pytest.raises(PluginVersionError):
-        plugin_keys(plugin.class_name, "9.9")
+        plugin_config_keys(plugin.class_name, "9.9")
 
 
 def test_a_connectors_own_keys_come_before_those_of_every_connector() -> None:
-    names = [key.name for key in plugin_keys("FileSource", None)]
+    names = [key.name for key in plugin_config_keys("FileSource", None)]
     assert names.index("path") < names.index("sink.class") < names.index("name") < names.index("tasks.max")
-    assert "consumer.override.auto.offset.reset" in [key.name for key in plugin_keys("FileSink", None)]
-    assert [key.name for key in plugin_keys("JsonConverter", None)] == ["schemas.enable"]
+    assert "consumer.override.auto.offset.reset" in [key.name for key in plugin_config_keys("FileSink", None)]
+    assert [key.name for key in plugin_config_keys("JsonConverter", None)] == ["schemas.enable"]
     with pytest.raises(UnknownPluginError):
-        plugin_keys("java.lang.String", None)
+        plugin_config_keys("java.lang.String", None)
 
 
 @pytest.mark.parametrize("plugin", CONNECTORS, ids=lambda plugin: plugin.class_name)
@@ -122,7 +123,7 @@ VALUES = st.one_of(
 )
 KEYS = st.sampled_from(
     [
-        *{key.name for plugin in CONNECTORS for key in plugin_keys(plugin.class_name, None)},
+        *{key.name for plugin in CONNECTORS for key in plugin_config_keys(plugin.class_name, None)},
         *(f"transforms.a.{name}" for name in ("type", "spec", "condition", "predicate", "unknown")),
         *("predicates.a.type", "predicates.a.pattern", "source.unknown", "sink.unknown", "value.converter.x"),
     ]
@@ -166,7 +167,36 @@ MISSPELT = [
     ({"transforms": "a,a", "transforms.a.type": "Flatten"}, "transforms", "Invalid value [a, a] for configuration"),
     ({"transforms": "a", "transforms.a.type": "no.such"}, "transforms.a.type", "Class no.such could not be found."),
     ({"transforms": "a", "transforms.a.type": "JsonConverter"}, "transforms.a.type", "the Transformation interface"),
-    ({"transforms": "a", "transforms.a.type": "Cast"}, "transforms.a.spec", "Missing required"),
+    (
+        {"transforms": "a", "transforms.a.type": "Cast"},
+        "transforms.a.spec",
+        'Missing required configuration "transforms.a.spec" which has no default value.',
+    ),
+    # Connect's message has the key of a transform or predicate without its prefix if the validator finds the error.
+    (
+        {"predicates": "p", "predicates.p.type": "HasHeaderKey", "predicates.p.name": " "},
+        "predicates.p.name",
+        "Invalid value   for configuration name: String must be non-empty",
+    ),
+    (
+        {"transforms": "a", "transforms.a.type": "Flatten", "transforms.a.negate": "maybe"},
+        "transforms.a.negate",
+        "Invalid value maybe for configuration transforms.a.negate: Expected value to be either true or false",
+    ),
+    (
+        {"connector.class": "KafkaSink", "value.converter": "JsonConverter", "value.converter.schemas.enable": "maybe"},
+        "value.converter.schemas.enable",
+        "Invalid value maybe for configuration schemas.enable: Expected value to be either true or false",
+    ),
+    (
+        {
+            "connector.class": "KafkaSource",
+            "source.key.converter": "JsonConverter",
+            "source.key.converter.schemas.enable": "maybe",
+        },
+        "source.key.converter.schemas.enable",
+        "Invalid value maybe for configuration schemas.enable: Expected value to be either true or false",
+    ),
     ({"predicates": "p", "predicates.p.type": "Cast"}, "predicates.p.type", "the Predicate interface"),
     ({"tasks.max": "x"}, "tasks.max", "Not a number of type INT"),
     ({"tasks.max.enforce": "maybe"}, "tasks.max.enforce", "Expected value to be either true or false"),
@@ -190,21 +220,24 @@ def test_connects_converters_are_accepted_where_they_have_no_effect() -> None:
     config = {"connector.class": "RateSource", "name": "a", "sink.format": "noop", "rows.per.second": "1"} | converters
     infos = infos_of(config)
     assert infos.errors == {}
-    definitions = {info.key.name: info.key for info in infos.configs}
-    assert definitions["value.converter"].group == "Without effect"
-    with_effect = {info.key.name: info.key for info in infos_of({"connector.class": "FileSink"}).configs}
-    assert with_effect["value.converter"].group == "Source"
+
+    def group_of_converter(infos: ConfigInfos) -> str | None:
+        (key,) = [info.key for info in infos.configs if info.name == "value.converter"]
+        return None if key is None else key.group
+
+    assert group_of_converter(infos) == "Without effect"
+    assert group_of_converter(infos_of({"connector.class": "FileSink"})) == "Source"
 
 
 def test_a_secret_is_shown_as_a_password_of_the_form() -> None:
-    (key,) = [key for key in plugin_keys("PostgresSink", None) if key.name == "connection.password"]
+    (key,) = [key for key in plugin_config_keys("PostgresSink", None) if key.name == "connection.password"]
     assert key.type is Type.PASSWORD
     config = {"connector.class": "PostgresSink", "connection.password": "secret-1"}
     assert "secret-1" not in json.dumps(plugin_views.config_infos_json(infos_of(config)))
 
 
 def test_a_transforms_own_keys_do_not_contain_those_of_every_transform() -> None:
-    own: list[ConfigKey] = list(plugin_keys("org.apache.kafka.connect.transforms.Flatten$Key", None))
+    own: list[ConfigKey] = list(plugin_config_keys("org.apache.kafka.connect.transforms.Flatten$Key", None))
     all_names = {
         key.name
         for key in transforms.transforms_definition({"transforms": "a", "transforms.a.type": "Flatten$Key"}).keys
@@ -219,7 +252,7 @@ def test_a_transforms_own_keys_do_not_contain_those_of_every_transform() -> None
 @pytest.mark.timeout(300)
 async def test_the_runtime_validates_with_the_same_definitions_and_lists_the_same_plugins(rig: Rig) -> None:
     assert await rig.runtime.list_plugins() == all_plugins()
-    assert await rig.runtime.describe_plugin("Filter", None) == plugin_keys("Filter", None)
+    assert await rig.runtime.describe_plugin("Filter", None) == plugin_config_keys("Filter", None)
     for changes, key, words in MISSPELT:
         config = {"connector.class": "RateSource", "name": "a", "sink.class": "NoopSink"} | changes
         infos = await rig.runtime.validate(config, ())
@@ -227,6 +260,32 @@ async def test_the_runtime_validates_with_the_same_definitions_and_lists_the_sam
         assert [info.key for info in infos.configs][: len(infos_of(config).configs)] == [
             info.key for info in infos_of(config).configs
         ]
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("misspelt", "message"),
+    [
+        ("transforms.a.delimitr", "Unknown configuration transforms.a.delimitr"),
+        ("sink.pth", "Unknown configuration sink.pth"),
+    ],
+)
+async def test_a_misspelt_key_has_an_error_and_no_definition_beside_the_keys_with_one(
+    rig: Rig, misspelt: str, message: str
+) -> None:
+    config = {"connector.class": "RateSource", "name": "a", "sink.class": "NoopSink", "rows.per.second": "1"}
+    config |= {"transforms": "a", "transforms.a.type": "Flatten"}
+    body: Any = plugin_views.config_infos_json(await rig.runtime.validate(config | {misspelt: "x"}, ()))
+    models.ConfigInfos.model_validate(body, strict=True)
+    without_definition = [info["value"] for info in body["configs"] if info["definition"] is None]
+    (value,) = without_definition
+    assert (value["name"], value["value"]) == (misspelt, None)
+    assert value["errors"][0].startswith(message)
+    assert body["error_count"] == 1
+    with_definition = [info["value"]["name"] for info in body["configs"] if info["definition"] is not None]
+    assert with_definition == [info.name for info in infos_of(config).configs]
 
 
 @pytest.mark.spark
@@ -257,7 +316,7 @@ async def test_a_result_has_references_and_not_the_secrets(rig: Rig) -> None:
     assert "secret-" not in body
     assert set(infos.errors) == {"tasks.max", "rows.per.second", "errors.tolerance"}
     assert infos.errors["tasks.max"][0].startswith("Invalid value ${env:A} for configuration tasks.max")
-    assert {info.key.name: info.value for info in infos.configs}["tasks.max"] == "${env:A}"
+    assert {info.name: info.value for info in infos.configs}["tasks.max"] == "${env:A}"
 
     def fail(config: Mapping[str, str]) -> Mapping[str, str]:
         raise ConfigError({"tasks.max": ["There is no variable A"]})

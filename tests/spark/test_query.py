@@ -107,7 +107,7 @@ async def test_a_stop_closes_connections_even_if_the_last_batch_cannot_be_finish
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1, 2])
     assert connections.is_open
     # As if Spark had planned one more batch during the stop.
-    monkeypatch.setattr("coterie.spark.query.find_batch_in_flight", lambda _: 2)
+    monkeypatch.setattr("coterie.spark.query.find_batch_id_in_flight", lambda _: 2)
     connections.then = raise_unreachable
     query.stop(grace_ms=10_000)
     assert (connections.opened, connections.is_open) == (2, False)

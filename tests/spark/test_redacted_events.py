@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from coterie.config.secrets import MASK, SecretNotHiddenError
-from coterie.spark.redacted_events import make_java_redactor, send_secrets
+from coterie.spark.redacted_events import make_java_redactor, set_hidden_texts
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -54,27 +54,27 @@ def events(rig: Rig) -> Events:
 
 @pytest.fixture(autouse=True)
 def no_secrets(events: Events) -> None:
-    send_secrets(events.redactor, [])
+    set_hidden_texts(events.redactor, [])
 
 
 async def test_an_event_without_a_secret_stays_the_same_object(events: Events) -> None:
     event = events.application_start("loads invoices")
     assert events.keeps(event)
-    send_secrets(events.redactor, ["hunter2"])
+    set_hidden_texts(events.redactor, ["hunter2"])
     assert events.keeps(event)
 
 
 async def test_each_secret_in_an_event_is_replaced(events: Events) -> None:
-    send_secrets(events.redactor, ["hunter22", "hunter2", "a.b"])
+    set_hidden_texts(events.redactor, ["hunter22", "hunter2", "a.b"])
     event = events.application_start("hunter22 then hunter2, and a.b is no pattern: axb")
     name = f"{MASK} then {MASK}, and {MASK} is no pattern: axb"
     assert events.json_of(events.redactor.redacted(event)) == {**events.json_of(event), "App Name": name}
-    send_secrets(events.redactor, [])
+    set_hidden_texts(events.redactor, [])
     assert events.keeps(event)
 
 
 async def test_a_secret_that_is_the_name_of_the_events_type_hides_no_type(events: Events) -> None:
-    send_secrets(events.redactor, ["SparkListener"])
+    set_hidden_texts(events.redactor, ["SparkListener"])
     redacted = events.redactor.redacted(events.application_start("SparkListener's application"))
     assert events.json_of(redacted)["App Name"] == f"{MASK}'s application"
 
@@ -82,9 +82,9 @@ async def test_a_secret_that_is_the_name_of_the_events_type_hides_no_type(events
 async def test_an_event_that_cannot_be_redacted_is_not_shown(events: Events) -> None:
     """A block's id has a form. Spark cannot read an event with the mask in its place."""
     event = events.block_updated("rdd_1_2")
-    send_secrets(events.redactor, ["other"])
+    set_hidden_texts(events.redactor, ["other"])
     assert events.keeps(event)
-    send_secrets(events.redactor, ["rdd_1_2"])
+    set_hidden_texts(events.redactor, ["rdd_1_2"])
     assert events.redactor.redacted(event) is None
 
 
@@ -94,4 +94,4 @@ async def test_a_value_that_the_jvm_does_not_take_is_refused() -> None:
             raise Py4JError("Answer from Java side is empty")
 
     with pytest.raises(SecretNotHiddenError, match="event log could show it: Answer from Java"):
-        send_secrets(Ended(), ["hunter2"])
+        set_hidden_texts(Ended(), ["hunter2"])

@@ -52,7 +52,7 @@ class Referring:
     async def split(self, connector: str, name: str | None, *before: Mapping[str, str]) -> Mapping[str, str]:
         """The config of the only task of the connector, with the config ``config(name)``."""
         connector_name = ConnectorName(connector)
-        fence = self._splitter.open_fence(connector_name)
+        fence = self._splitter.add_fence(connector_name)
         result = await asyncio.to_thread(
             self._splitter.split, fence, connector_name, INCARNATION, self.config(name), before
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coterie.config.secrets import MASK, remember_secret
+from coterie.config.secrets import MASK, register_secret_to_hide
 from coterie.herder.restart_policy import RestartPolicy
 from coterie.herder.seams import RetriableStartError, TaskSpec
 from coterie.nouns.errors import ConfigError, CoterieError, WorldError
@@ -116,7 +116,7 @@ async def test_a_start_that_fails_has_the_policy_of_its_config_unless_it_can_nev
     start = await rig.start(config, "start-fails")
     await rig.runtime.stop(start.task, grace_ms=0)
 
-    remember_secret("a-secret-path")
+    register_secret_to_hide("a-secret-path")
     failures: list[Exception] = [
         PermissionError(13, "Permission denied", "/checkpoints"),
         WorldError("/a-secret-path is away"),

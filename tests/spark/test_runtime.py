@@ -11,7 +11,7 @@ import pytest
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import (
-    find_batch_in_flight,
+    find_batch_id_in_flight,
     is_checkpoint_taken_over,
     last_batch_id_in_log,
     take_over_checkpoint,
@@ -76,10 +76,10 @@ async def test_a_graceful_stop_commits_the_batch_and_the_next_start_continues(ri
         start = await rig.start(config, "graceful")
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
-        assert held.start_number == round_ + 1
+        assert held.task_start_number == round_ + 1
         await rig.wait_until(lambda: (last_batch_id_in_log(held.path / "commits") or 0) >= round_ * 3 + 2)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=30_000)
-        assert find_batch_in_flight(held.path) is None
+        assert find_batch_id_in_flight(held.path) is None
         assert rig.spark_runtime.held_checkpoint(start.task) is None
     start = await rig.start(config, "graceful")
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(20)))

@@ -6,20 +6,20 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitEndedError, SplitResult, TaskCheckpointClosed
+from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitAbortedError, SplitResult, TaskCheckpointClosed
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark import splitting, supervisor
+from coterie.spark import plugins, splitting, supervisor
 from coterie.spark.checkpoint import (
-    create_first_checkpoint,
-    find_batch_in_flight,
+    create_first_checkpoint_if_absent,
+    find_batch_id_in_flight,
     last_batch_id_in_log,
     take_over_checkpoint,
 )
@@ -29,6 +29,7 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.query import TaskQuery
+from coterie.spark.seams import TooManyTasksError
 from coterie.spark.session import SparkDriver
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.file_log import to_spark_file_uri
@@ -102,6 +103,42 @@ async def test_a_re_split_closes_running_tasks_and_every_row_is_read_once(rig: R
     assert len(marks.keys() - lineages) > 0
 
 
+class UnlimitedSource(FileSource):
+    """A source of another package that ignores ``tasks.max``."""
+
+    @classmethod
+    def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+        return FileSource.divide_partitions(source_partitions, 3)
+
+
+async def test_a_source_with_too_many_tasks_fails_unless_the_limit_is_not_enforced(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = plugins.source_by_name()
+    monkeypatch.setattr(plugins, "source_by_name", lambda: {**known, "UnlimitedSource": UnlimitedSource})
+    tasks = Tasks(rig, "unlimited")
+    config = rig.config(tmp_path, connector__class="UnlimitedSource", name="unlimited")
+    write_files(tmp_path, 0, 12)
+    with pytest.raises(TooManyTasksError) as raised:
+        await tasks.split(config)
+    begin = (
+        "The connector unlimited has generated 3 tasks, which is greater than 1, the maximum number of tasks it is "
+        "configured to create. "
+    )
+    assert str(raised.value) == (
+        f"{begin}This behaviour should be considered a bug and is disallowed. If necessary, it can be permitted by "
+        "reconfiguring the connector with 'tasks.max.enforce' set to false; however, this option will be removed in a "
+        "future release of Kafka Connect."
+    )
+    assert tasks.configs == []
+    await tasks.split(config | {"tasks.max.enforce": "false"})
+    assert [message for message in caplog.messages if message.startswith(begin)]
+    assert len(tasks.configs) == 3
+    await tasks.start()
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(12)))
+    await tasks.stop()
+
+
 async def test_a_split_can_be_tried_again_while_the_folder_of_the_checkpoints_is_away(rig: Rig, tmp_path: Path) -> None:
     tasks = Tasks(rig, "folder-away")
     config = rig.config(tmp_path)
@@ -137,8 +174,10 @@ async def test_a_config_with_the_same_source_and_sink_keeps_the_generation(rig: 
     mended = {**changed, "tasks.max": "2", "transforms.kept.condition": "row > 1"}
     result = await rig.runtime.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_source_parts=True)
     (kept,) = result.task_configs
-    assert result.postponement is not None
-    assert result.postponement.startswith("One of the connector's tasks is failing, so the tasks keep their source")
+    assert result.kept_source_parts_reason is not None
+    assert result.kept_source_parts_reason.startswith(
+        "One of the connector's tasks is failing, so the tasks keep their source"
+    )
     assert (kept["generation"], kept["task.count"]) == (first["generation"], "1")
     assert kept["transforms.kept.condition"] == "row > 1"
 
@@ -162,7 +201,7 @@ async def test_a_batch_in_flight_is_finished_once_in_its_former_sink(
     if not was_written:
         take_back(tmp_path / "out", 2)
         assert len(rows_of(tmp_path / "out")) == 4
-    assert find_batch_in_flight(checkpoint) == 2
+    assert find_batch_id_in_flight(checkpoint) == 2
 
     write_files(tmp_path, 6, 3)
     await tasks.split({**config, "sink.path": str(tmp_path / "elsewhere"), "tasks.max": "2"})
@@ -197,7 +236,9 @@ async def test_a_batch_that_cannot_be_finished_blocks_the_re_split_until_a_confi
         await tasks.split({**config, **bad, "tasks.max": "2"})
     with monkeypatch.context() as patch:
         patch.setattr(FileSink, "stage", reject)
-        with pytest.raises(SplitEndedError, match="finished first, and the sink rejects it: A later start of the task"):
+        with pytest.raises(
+            SplitAbortedError, match="finished first, and the sink rejects it: A later start of the task"
+        ):
             await tasks.split({**config, "tasks.max": "2"})
     await tasks.split({**config, "tasks.max": "2"})
     assert rows_of(tmp_path / "out") == [0, 1, 2]
@@ -271,7 +312,7 @@ async def test_checkpoints_without_generations_are_upgraded(rig: Rig, tmp_path: 
     session = rig.spark_runtime._driver
     assert session is not None
     for index in range(2):
-        create_first_checkpoint(tasks.folder / str(index))
+        create_first_checkpoint_if_absent(tasks.folder / str(index))
         held = take_over_checkpoint(tasks.folder / str(index))
         task = ConnectorTaskId(tasks.name, index)
         TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_available_input(timeout_s=60)
@@ -389,7 +430,7 @@ class Watched:
     async def split(self, name: str, *tasks: Mapping[str, str]) -> SplitResult:
         connector = ConnectorName(name)
         config = self._rig.config(self._folder / name, metadata__max__age__ms="0" if name != "rare" else "60000")
-        fence = self.splitter.open_fence(connector)
+        fence = self.splitter.add_fence(connector)
         return await asyncio.to_thread(self.splitter.split, fence, connector, INCARNATION, config, tasks)
 
     @asynccontextmanager
@@ -525,7 +566,7 @@ async def test_a_cancelled_re_split_leaves_the_generation_to_the_next_one(
         rig.runtime.stop_connector(tasks.name)
     else:
         await asyncio.to_thread(rig.runtime.halt_all_tasks)
-    with pytest.raises(SplitEndedError):
+    with pytest.raises(SplitAbortedError):
         await asyncio.wait_for(split, 10)
     assert not (tasks.folder / "gen-2").exists()
     monkeypatch.setattr(splitting, "TASKS_STOP_TIMEOUT_MS", 0)

@@ -15,7 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.arrow import STORED_ARROW_BATCH_ROWS_MAX, internal_rows, read_arrow_batches, stored_arrow_partitions
+from coterie.spark.arrow import (
+    STORED_ARROW_BATCH_ROWS_MAX,
+    arrow_batches_to_internal_rows,
+    read_arrow_batches,
+    store_and_yield_arrow_partitions,
+)
 from coterie.spark.bad_records.separator import SeparatedRows
 from tests.spark.conftest import Rig
 
@@ -82,7 +87,7 @@ async def test_nothing_stays_stored_of_rows_that_fail_or_are_lost(rig: Rig, sess
         list(read_arrow_batches(failing, is_small=False, has_bounded_partitions=False))
     assert stored_rdds(session) == []
     java: Any = session._jvm
-    partitions = stored_arrow_partitions(numbers(session))
+    partitions = store_and_yield_arrow_partitions(numbers(session))
     next(partitions)
     (rdd,) = stored_rdds(session)
     java.org.apache.spark.SparkEnv.get().blockManager().removeBlock(
@@ -101,9 +106,9 @@ async def test_the_rows_of_each_piece_are_converted_and_freed_before_the_next_pi
     allocator = getattr(getattr(java.org.apache.spark.sql.util, "ArrowUtils$"), "MODULE$").rootAllocator()
     rows = numbers(session).withColumn("text", F.repeat(F.lit("x"), 1000))
     counts: list[int] = []
-    with closing(stored_arrow_partitions(rows)) as partitions:
+    with closing(store_and_yield_arrow_partitions(rows)) as partitions:
         for partition in partitions:
-            for converted_rows in internal_rows(rows, partition):
+            for converted_rows in arrow_batches_to_internal_rows(rows, partition):
                 assert converted_rows.hasNext()
                 assert 0 < allocator.getAllocatedMemory() < 3 * STORED_ARROW_BATCH_ROWS_MAX * 1000
                 # The first piece is not read to its end.

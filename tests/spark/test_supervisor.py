@@ -10,13 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
+from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import query, supervisor
 from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import FencedError
-from coterie.spark.seams import TaskLineage
+from coterie.spark.generations.layout import CLOSED_FILE, STOPPED_FOLDER
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.supervisor import (
@@ -83,7 +84,7 @@ async def test_a_stopping_query_counts_as_running_until_its_last_batch_is_commit
     start = await rig.start(rig.config(tmp_path), "stopped-late")
 
     def is_running() -> bool:
-        return start.task in [query.task for query in rig.spark_runtime._supervisor.running_queries()]
+        return start.task in [query.task for query in rig.spark_runtime._supervisor.running_and_stopping_queries()]
 
     try:
         await rig.wait_until(in_commit.is_set)
@@ -105,9 +106,9 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_starts_of_other_connect
     go_on = threading.Event()
     take_over_folder = FileSink.take_over
 
-    def unreachable(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
+    def unreachable(sink: FileSink, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         if lineage.task.connector != "away":
-            take_over_folder(sink, lineage, start_number)
+            take_over_folder(sink, lineage, task_start_number)
             return
         attempts.append(lineage.task)
         if attempts.count(lineage.task) > 1:
@@ -147,7 +148,7 @@ async def test_a_start_that_a_sink_fences_is_reported_with_this_cause(
 ) -> None:
     failures: list[Exception] = [FencedError(), WorldError("not yet"), FencedError()]
 
-    def fail(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
+    def fail(sink: FileSink, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         raise failures.pop(0)
 
     monkeypatch.setattr(FileSink, "take_over", fail)
@@ -212,10 +213,10 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herd
     take_over_folder = FileSink.take_over
     name = f"restarted-after-{error.__name__}"
 
-    def take_over(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(sink: FileSink, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         if lineage.task in failed:
             if lineage.task.connector == name:
-                take_over_folder(sink, lineage, start_number)
+                take_over_folder(sink, lineage, task_start_number)
                 return
             waiting.append(lineage.task)
             assert go_on.wait(120)
@@ -363,7 +364,9 @@ async def test_a_sink_that_fails_to_close_does_not_keep_its_query_running(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = await rig.start(rig.config(tmp_path), "unclosed")
-    [task_query] = [query for query in rig.spark_runtime._supervisor.running_queries() if query.task == start.task]
+    [task_query] = [
+        query for query in rig.spark_runtime._supervisor.running_and_stopping_queries() if query.task == start.task
+    ]
     monkeypatch.setattr(FileSink, "close", raise_world_error)
     await rig.runtime.stop(start.task, grace_ms=0)
     assert not task_query.is_active()
@@ -381,6 +384,34 @@ async def test_a_stop_without_a_thread_for_it_returns_and_closes_the_fence(
     await rig.runtime.start(start)
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [7])
     await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
+@pytest.mark.parametrize("stops", ["ordered", "generation closed", "start in the closed generation"])
+async def test_a_stop_that_cannot_be_recorded_is_logged_once_with_its_cause(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture, stops: str
+) -> None:
+    start = await rig.start(rig.config(tmp_path), f"unrecorded-{stops.partition(' ')[0]}")
+    held = rig.spark_runtime.held_checkpoint(start.task)
+    assert held is not None
+    generation = held.path.parent.parent
+    record = generation / STOPPED_FOLDER / str(start.task.task)
+    record.parent.mkdir()
+    record.symlink_to(record)  # Each access fails with ELOOP.
+    if stops == "ordered":
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+    else:
+        if stops.startswith("start"):
+            rig.runtime.halt_all_tasks()
+        (generation / CLOSED_FILE).touch()
+        if stops.startswith("start"):
+            await rig.runtime.start(start)
+        async with asyncio.timeout(60):
+            while await rig.runtime.next_event() != TaskCheckpointClosed(task=start.task):
+                pass
+    messages = [message for message in caplog.messages if "this could not be recorded" in message]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"Task {start.task}: ")
+    assert os.strerror(errno.ELOOP) in messages[0]
 
 
 def raise_world_error(*_: object) -> None:

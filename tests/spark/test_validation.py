@@ -172,3 +172,19 @@ async def test_the_type_of_a_connector_is_that_of_its_plug_in(rig: Rig) -> None:
     assert rig.runtime.connector_type({"connector.class": "RateSource"}) == "source"
     assert rig.runtime.connector_type({"connector.class": "FileSink"}) == "sink"
     assert rig.runtime.connector_type({}) == "unknown"
+
+
+async def test_a_client_property_of_a_wrong_type_is_found_before_any_request_to_the_cluster(rig: Rig) -> None:
+    unreachable = "127.0.0.1:1"
+    to_kafka = {"connector.class": "KafkaSink", "source.class": "RateSource", "topic": "t", "name": "a"}
+    from_kafka = {"connector.class": "KafkaSource", "topics": "t", "sink.format": "noop", "name": "a"}
+    for config, side, name, reason in (
+        (to_kafka, "producer", "linger.ms", "Not a number of type LONG"),
+        (from_kafka, "consumer", "check.crcs", "Expected value to be either true or false"),
+    ):
+        config = config | {f"{side}.override.bootstrap.servers": unreachable, f"{side}.override.{name}": "x"}
+        infos = await rig.runtime.validate(config, ())
+        # As in Connect, the message has the name of the property without the prefix.
+        message = f"Invalid value x for configuration {name}: {reason}"
+        assert infos.client_property_message == message
+        assert infos.errors == {f"{side}.override.{name}": [message]}

@@ -27,9 +27,9 @@ from crc32c import crc32c
 from coterie.broker.apis.table import APIS
 from coterie.nouns.errors import WireError
 from coterie.wire.batch_filter import rebuild_with_records, split_records
-from coterie.wire.batches import NewRecord, check_produced_batch, decode_records, encode_batch
+from coterie.wire.batches import NewRecord, check_produced_batch, decode_records_without_control, encode_batch
 from coterie.wire.compression import ZSTD, compress_gzip, decompress
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_assignment, decode_version_and_metadata
 from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from coterie.wire.primitives import Writer
 from coterie.wire.schemas import CONNECT_GROUP_APIS, request_schema, response_schema
@@ -176,12 +176,12 @@ def _read_batch(data: bytes) -> None:
     """Decode a batch as Produce, as a reader of our logs, and as a compaction does."""
     head = check_produced_batch(data)
     if not head.is_compressed:
-        decode_records(data)
+        decode_records_without_control(data)
     rebuild_with_records(data, head, split_records(data, head))
 
 
 def _read_embedded(data: bytes) -> None:
-    for decode in (decode_metadata, decode_assignment):
+    for decode in (decode_version_and_metadata, decode_version_and_assignment):
         try:
             decode(data)
         except WireError:

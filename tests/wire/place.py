@@ -2,10 +2,10 @@
 
 from coterie.nouns.ids import ConfigOffset, GenerationId, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import ClassicPlaceHandover, ConnectPlaceHandover
+from coterie.nouns.membership import ClassicMembershipHandover, ConnectMembershipHandover
 
 ODD = ConnectorName('or-der\\"s é')
-PLACE = ClassicPlaceHandover(
+PLACE = ClassicMembershipHandover(
     member_id=MemberId("worker-1-uuid"),
     generation=GenerationId(7),
     protocol="sessioned",
@@ -13,11 +13,11 @@ PLACE = ClassicPlaceHandover(
     leader_url=WorkerUrl("http://there:8083/"),
     config_offset=ConfigOffset(42),
     jobs=Jobs(frozenset({ODD}), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
-    deferred_until_ms=12_345,
-    may_have_missed_vote=True,
-    must_ask_for_round=True,
+    rebalance_delay_ends_ms=12_345,
+    may_have_missed_protocol_change=True,
+    must_start_rebalance=True,
 )
-CONNECT_PLACE = ConnectPlaceHandover(
+CONNECT_PLACE = ConnectMembershipHandover(
     member_id=MemberId("worker-1-uuid"),
     member_epoch=MemberEpoch(7),
     request_number=2**40,

@@ -19,10 +19,10 @@ from coterie.wire.batches import (
     BatchHeader,
     NewRecord,
     check_crc,
-    decode_records,
+    decode_records_without_control,
     encode_batch,
     read_batch_header,
-    with_append_time,
+    with_log_append_time,
 )
 from coterie.wire.compression import GZIP, LZ4, SNAPPY, ZSTD, compress_gzip, decompress
 from tests.wire.fuzzing import batch_of, with_codec
@@ -124,7 +124,7 @@ def test_filtering_a_batch_does_not_change_the_kept_records(
     plain = encode_batch(records, timestamp_ms=7, base_offset=30)
     data = packed_batch(GZIP, lambda body: zlib.compress(body, wbits=31), records) if is_packed else plain
     head = read_batch_header(data)
-    before = decode_records(plain)
+    before = decode_records_without_control(plain)
     found = split_records(data, head)
     assert [(s.offset, s.timestamp_ms, s.key, s.is_tombstone) for s in found] == [
         (r.offset, r.timestamp_ms, r.key, r.value is None) for r in before
@@ -136,7 +136,7 @@ def test_filtering_a_batch_does_not_change_the_kept_records(
     assert (head_after.base_offset, head_after.last_offset) == (head.base_offset, head.last_offset)
     assert split_records(after, head_after) == [record for record in found if record.offset - 30 in keep]
     if not is_packed:
-        assert decode_records(after) == [record for record in before if record.offset - 30 in keep]
+        assert decode_records_without_control(after) == [record for record in before if record.offset - 30 in keep]
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
@@ -148,7 +148,7 @@ def test_the_max_timestamp_is_that_of_the_kept_records(codec: int) -> None:
     after = read_batch_header(rebuild_with_records(data, head, found[:3]))
     assert (after.base_timestamp_ms, after.max_timestamp_ms, after.record_count) == (100, 109, 3)
     assert (after.last_offset_delta, after.codec) == (3, codec)
-    appended, head = with_append_time(data, head, 5_000)
+    appended, head = with_log_append_time(data, head, 5_000)
     (kept, *_) = found = split_records(appended, head)
     assert [record.timestamp_ms for record in found] == [5_000] * 4
     assert read_batch_header(rebuild_with_records(appended, head, [kept])).max_timestamp_ms == 5_000

@@ -10,12 +10,12 @@ from coterie.wire.batches import (
     BATCH_HEADER_SIZE,
     NewRecord,
     check_produced_batch,
-    decode_records,
+    decode_records_without_control,
     encode_batch,
     encode_transaction_marker,
     iter_batch_headers,
-    with_append_time,
     with_base_offset,
+    with_log_append_time,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -35,7 +35,7 @@ def test_records_are_unchanged_by_encoding_and_decoding(
 ) -> None:
     batch = with_base_offset(encode_batch(records, timestamp_ms=timestamp_ms), base_offset)
     check_produced_batch(batch)
-    read = decode_records(batch)
+    read = decode_records_without_control(batch)
     assert [(r.key, r.value, list(r.headers)) for r in read] == [(r.key, r.value, list(r.headers)) for r in records]
     assert [r.offset for r in read] == list(range(base_offset, base_offset + len(records)))
     assert {r.timestamp_ms for r in read} == {timestamp_ms}
@@ -64,7 +64,7 @@ def test_another_implementation_reads_our_markers(is_commit: bool) -> None:
     (record,) = batch.records
     assert record.key == (b"\0\0\0\1" if is_commit else b"\0\0\0\0")
     assert check_produced_batch(marker).is_control
-    assert decode_records(marker) == []
+    assert decode_records_without_control(marker) == []
 
 
 def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
@@ -80,17 +80,17 @@ def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
 
 def test_the_log_append_time_is_written_into_the_batch() -> None:
     head = check_produced_batch(THREE)
-    stamped, stamped_head = with_append_time(THREE, head, NOW_MS + 5)
+    stamped, stamped_head = with_log_append_time(THREE, head, NOW_MS + 5)
     assert check_produced_batch(stamped) == stamped_head
-    assert {record.timestamp_ms for record in decode_records(stamped)} == {NOW_MS + 5}
-    assert [record.key for record in decode_records(stamped)] == [b"k0", b"k1", b"k2"]
+    assert {record.timestamp_ms for record in decode_records_without_control(stamped)} == {NOW_MS + 5}
+    assert [record.key for record in decode_records_without_control(stamped)] == [b"k0", b"k1", b"k2"]
 
 
 def test_an_incomplete_batch_at_the_end_of_a_fetch_is_ignored() -> None:
     row = THREE + with_base_offset(THREE, 3)
     assert [head.base_offset for _, head in iter_batch_headers(row)] == [0, 3]
     assert [head.base_offset for _, head in iter_batch_headers(row[:-1])] == [0]
-    assert len(decode_records(row[:-1])) == 3
+    assert len(decode_records_without_control(row[:-1])) == 3
     assert list(iter_batch_headers(row[: BATCH_HEADER_SIZE - 1])) == []
 
 
@@ -122,7 +122,7 @@ def test_an_invalid_batch_is_refused(batch: bytes, reason: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for read in (check_produced_batch, decode_records):
+    for read in (check_produced_batch, decode_records_without_control):
         try:
             read(data)
         except WireError:

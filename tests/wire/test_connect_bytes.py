@@ -14,7 +14,12 @@ from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from coterie.wire.connect_bytes import (
+    decode_version_and_assignment,
+    decode_version_and_metadata,
+    encode_assignment,
+    encode_metadata,
+)
 from tests.wire.recorded import assignment_of, jobs_of
 
 OURS = json.loads((Path(__file__).parent / "vectors" / "connect-v3.json").read_text())
@@ -51,7 +56,7 @@ def test_encoded_metadata_has_exactly_connects_bytes(
     protocol: ConnectProtocol, metadata: WorkerMetadata, expected: str
 ) -> None:
     assert encode_metadata(protocol, metadata).hex() == expected
-    assert decode_metadata(bytes.fromhex(expected)) == (protocol, metadata)
+    assert decode_version_and_metadata(bytes.fromhex(expected)) == (protocol, metadata)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_an_encoded_assignment_has_exactly_connects_bytes(
     protocol: ConnectProtocol, assignment: WorkerAssignment, expected: str
 ) -> None:
     assert encode_assignment(protocol, assignment).hex() == expected
-    assert decode_assignment(bytes.fromhex(expected)) == (protocol, assignment)
+    assert decode_version_and_assignment(bytes.fromhex(expected)) == (protocol, assignment)
 
 
 # -- what a real Connect 4.3.1 sent ------------------------------------------------------------------------------------
@@ -78,7 +83,7 @@ def test_an_encoded_assignment_has_exactly_connects_bytes(
 @pytest.mark.parametrize("vector", RECORDED["metadata"], ids=lambda vector: f"{vector['when']}-{vector['protocol']}")
 def test_recorded_metadata_is_decoded_and_encoded_to_the_same_bytes(vector: Mapping[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
-    version, metadata = decode_metadata(data)
+    version, metadata = decode_version_and_metadata(data)
     decoded = vector["decoded"]
     allocation = decoded.get("allocation")
     assert version == decoded["version"]
@@ -95,7 +100,7 @@ def test_recorded_metadata_is_decoded_and_encoded_to_the_same_bytes(vector: Mapp
 )
 def test_recorded_assignments_are_decoded_and_encoded_to_the_same_bytes(vector: Mapping[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
-    version, assignment = decode_assignment(data)
+    version, assignment = decode_version_and_assignment(data)
     assert version == vector["decoded"]["version"]
     assert assignment == assignment_of(vector["decoded"])
     assert encode_assignment(ConnectProtocol(version), assignment) == data
@@ -121,7 +126,7 @@ def metadata_from_vector(decoded: Mapping[str, Any]) -> WorkerMetadata:
 @pytest.mark.parametrize("vector", OURS["metadata"], ids=lambda vector: str(vector["what"]))
 def test_static_metadata_has_the_specified_bytes(vector: Mapping[str, Any]) -> None:
     data, metadata = bytes.fromhex(vector["hex"]), metadata_from_vector(vector["decoded"])
-    assert decode_metadata(data) == (ConnectProtocol.STATIC, metadata)
+    assert decode_version_and_metadata(data) == (ConnectProtocol.STATIC, metadata)
     assert encode_metadata(ConnectProtocol.STATIC, metadata) == data
 
 
@@ -130,7 +135,7 @@ def test_static_metadata_that_ends_early_has_defaults_or_is_refused(vector: Mapp
     data, whole = bytes.fromhex(vector["hex"]), metadata_from_vector(vector["decoded"])
     for size in range(len(data)):
         try:
-            _, metadata = decode_metadata(data[:size])
+            _, metadata = decode_version_and_metadata(data[:size])
         except WireError:
             continue
         assert metadata.url == whole.url
@@ -141,7 +146,7 @@ def test_static_metadata_that_ends_early_has_defaults_or_is_refused(vector: Mapp
 def test_bytes_after_older_metadata_are_not_read_as_claims() -> None:
     for version in ("0001", "0002"):
         data = version + URL_AND_OFFSET + "ffffffff" + "00000001000161" + "ffffffff" + "01" + "ffffffff"
-        assert decode_metadata(bytes.fromhex(data))[1] == WorkerMetadata(url=URL, config_offset=FOUR)
+        assert decode_version_and_metadata(bytes.fromhex(data))[1] == WorkerMetadata(url=URL, config_offset=FOUR)
 
 
 def test_older_protocols_encode_no_claims() -> None:
@@ -172,29 +177,31 @@ def test_older_protocols_encode_no_claims() -> None:
 )  # fmt: skip
 def test_malformed_claims_are_refused(end: str) -> None:
     with pytest.raises(WireError):
-        decode_metadata(bytes.fromhex("0003" + URL_AND_OFFSET + "ffffffff" + end))
+        decode_version_and_metadata(bytes.fromhex("0003" + URL_AND_OFFSET + "ffffffff" + end))
 
 
 # -- tolerance -------------------------------------------------------------------------------------------------------
 
 
 def test_a_newer_worker_reads_the_metadata_of_an_older_one() -> None:
-    version, metadata = decode_metadata(bytes.fromhex("0001" + URL_AND_OFFSET))
+    version, metadata = decode_version_and_metadata(bytes.fromhex("0001" + URL_AND_OFFSET))
     assert (version, metadata.allocation) == (1, None)
 
 
 def test_an_older_worker_ignores_what_a_newer_one_appends() -> None:
-    version, assignment = decode_assignment(bytes.fromhex("0003000000026d31" + URL_AND_OFFSET + C1_BYTES + "00" * 11))
+    version, assignment = decode_version_and_assignment(
+        bytes.fromhex("0003000000026d31" + URL_AND_OFFSET + C1_BYTES + "00" * 11)
+    )
     assert (version, assignment.assigned) == (3, C1)
 
 
 def test_fields_missing_at_the_end_of_an_assignment_take_their_defaults() -> None:
-    _, assignment = decode_assignment(bytes.fromhex("0002000000026d31" + URL_AND_OFFSET))
+    _, assignment = decode_version_and_assignment(bytes.fromhex("0002000000026d31" + URL_AND_OFFSET))
     assert (assignment.assigned, assignment.revoked, assignment.delay_ms) == (Jobs(), Jobs(), 0)
 
 
 def test_null_arrays_are_empty() -> None:
-    _, assignment = decode_assignment(
+    _, assignment = decode_version_and_assignment(
         bytes.fromhex("0001000000026d31" + URL_AND_OFFSET + "ffffffff" + "000000010002633cffffffff" + "00000007")
     )
     assert (assignment.assigned, assignment.revoked, assignment.delay_ms) == (Jobs(), Jobs(), 7)
@@ -219,7 +226,7 @@ def test_null_arrays_are_empty() -> None:
 )  # fmt: skip
 def test_malformed_metadata_is_refused(hostile: str) -> None:
     with pytest.raises(WireError):
-        decode_metadata(bytes.fromhex(hostile))
+        decode_version_and_metadata(bytes.fromhex(hostile))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +236,7 @@ def test_malformed_metadata_is_refused(hostile: str) -> None:
 )
 def test_malformed_jobs_are_refused(array: str) -> None:
     with pytest.raises(WireError):
-        decode_assignment(bytes.fromhex("0002000000026d31" + URL_AND_OFFSET + array))
+        decode_version_and_assignment(bytes.fromhex("0002000000026d31" + URL_AND_OFFSET + array))
 
 
 # -- any bytes, any values ---------------------------------------------------------------------------------------------
@@ -270,24 +277,27 @@ cooperative = st.sampled_from([ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSI
 
 @given(cooperative, metadata_)
 def test_metadata_is_unchanged_by_encoding_and_decoding(protocol: ConnectProtocol, metadata: WorkerMetadata) -> None:
-    assert decode_metadata(encode_metadata(protocol, metadata)) == (protocol, metadata)
+    assert decode_version_and_metadata(encode_metadata(protocol, metadata)) == (protocol, metadata)
 
 
 @given(cooperative, assignments)
 def test_assignments_are_unchanged_by_encoding_and_decoding(
     protocol: ConnectProtocol, assignment: WorkerAssignment
 ) -> None:
-    assert decode_assignment(encode_assignment(protocol, assignment)) == (protocol, assignment)
+    assert decode_version_and_assignment(encode_assignment(protocol, assignment)) == (protocol, assignment)
 
 
 def test_a_delay_above_the_wires_maximum_is_encoded_as_the_maximum() -> None:
     encoded = encode_assignment(ConnectProtocol.STATIC, assignment_of_leader_m1(delay_ms=99_999_999_999))
-    assert decode_assignment(encoded)[1].delay_ms == 2**31 - 1
+    assert decode_version_and_assignment(encoded)[1].delay_ms == 2**31 - 1
 
 
 @given(claims)
 def test_claims_are_unchanged_by_encoding_and_decoding(metadata: WorkerMetadata) -> None:
-    assert decode_metadata(encode_metadata(ConnectProtocol.STATIC, metadata)) == (ConnectProtocol.STATIC, metadata)
+    assert decode_version_and_metadata(encode_metadata(ConnectProtocol.STATIC, metadata)) == (
+        ConnectProtocol.STATIC,
+        metadata,
+    )
 
 
 @given(claims, st.data())
@@ -296,12 +306,12 @@ def test_a_flipped_bit_is_read_or_refused(metadata: WorkerMetadata, data: st.Dat
     at = data.draw(st.integers(0, 8 * len(encoded) - 1))
     encoded[at // 8] ^= 1 << at % 8
     with contextlib.suppress(WireError):
-        decode_metadata(bytes(encoded))
+        decode_version_and_metadata(bytes(encoded))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for decode in (decode_metadata, decode_assignment):
+    for decode in (decode_version_and_metadata, decode_version_and_assignment):
         try:
             decode(data)
         except WireError:

@@ -25,7 +25,7 @@ from coterie.wire.frames import (
     encode_response,
 )
 from coterie.wire.kio_entities import build_entity
-from coterie.wire.message_check import TooManyElementsError, checked_message
+from coterie.wire.message_check import TooManyElementsError, check_and_strip_unknown_fields
 from coterie.wire.schemas import (
     CONNECT_GROUP_APIS,
     UnknownApiError,
@@ -466,10 +466,10 @@ def test_a_message_that_is_cut_off_is_refused_at_every_byte(name: str) -> None:
     definition = DEFINITIONS[name]
     schema = schema_of(definition)
     message = Encoder(definition).message(filled(definition))
-    assert checked_message(message, 0, schema) == message
+    assert check_and_strip_unknown_fields(message, 0, schema) == message
     for size in range(len(message)):
         with pytest.raises(WireError):
-            checked_message(message[:size], 0, schema)
+            check_and_strip_unknown_fields(message[:size], 0, schema)
         with pytest.raises(WireError):
             decoded(definition, message[:size])
 
@@ -489,7 +489,7 @@ def test_an_array_that_announces_more_elements_than_bytes_follow_is_refused(name
     definition = DEFINITIONS[name]
     for message in hostile_messages(definition, count):
         with pytest.raises(WireError):
-            checked_message(message, 0, schema_of(definition))
+            check_and_strip_unknown_fields(message, 0, schema_of(definition))
 
 
 def test_hostile_counts_take_little_memory() -> None:
@@ -537,7 +537,7 @@ def test_a_leader_may_report_a_hundred_thousand_tasks_and_no_request_may_have_a_
     message = heartbeat(100, 1_000)
     assert sum(len(one.task_ids) for one in decoded(definition, message).configured.value.tasks) == 100_000
     with pytest.raises(TooManyElementsError):
-        checked_message(message, 0, schema_of(definition), elements_max=REQUEST_ELEMENTS_MAX)
+        check_and_strip_unknown_fields(message, 0, schema_of(definition), elements_max=REQUEST_ELEMENTS_MAX)
     with pytest.raises(TooManyElementsError):
         decoded(definition, heartbeat(1_000, 1_000))
 
@@ -559,7 +559,7 @@ def test_unknown_tagged_fields_are_dropped_in_every_struct(name: str) -> None:
     message = Encoder(definition).message(filled(definition))
     newer = with_unknown_fields(definition)
     assert newer.count(varint(99) + b"\x08\x08unknown") >= 1
-    assert checked_message(newer, 0, schema_of(definition)) == message
+    assert check_and_strip_unknown_fields(newer, 0, schema_of(definition)) == message
     assert decoded(definition, newer) == decoded(definition, message)
 
 

@@ -9,7 +9,12 @@ import pytest
 
 from coterie.nouns.ids import ConfigOffset, WorkerUrl
 from coterie.wire.connect import ConnectProtocol, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from coterie.wire.connect_bytes import (
+    decode_version_and_assignment,
+    decode_version_and_metadata,
+    encode_assignment,
+    encode_metadata,
+)
 from tests.wire.recorded import assignment_of
 
 MESSAGES = json.loads((Path(__file__).parent / "vectors" / "connect-mixed.json").read_text())
@@ -26,7 +31,7 @@ def recorded_messages(what: str) -> pytest.MarkDecorator:
 @recorded_messages("metadata")
 def test_exchanged_metadata_is_decoded_and_encoded_to_the_same_bytes(message: Mapping[str, Any]) -> None:
     data, decoded = bytes.fromhex(message["hex"]), message["decoded"]
-    version, metadata = decode_metadata(data)
+    version, metadata = decode_version_and_metadata(data)
     assert metadata == WorkerMetadata(
         url=WorkerUrl(decoded["url"]),
         config_offset=ConfigOffset(decoded["config_offset"]),
@@ -40,7 +45,7 @@ def test_exchanged_metadata_is_decoded_and_encoded_to_the_same_bytes(message: Ma
 @recorded_messages("assignment")
 def test_exchanged_assignments_are_decoded_and_encoded_to_the_same_bytes(message: Mapping[str, Any]) -> None:
     data, decoded = bytes.fromhex(message["hex"]), message["decoded"]
-    version, assignment = decode_assignment(data)
+    version, assignment = decode_version_and_assignment(data)
     assert assignment == assignment_of(decoded)
     assert version == decoded["version"]
     assert encode_assignment(ConnectProtocol(version), assignment) == data

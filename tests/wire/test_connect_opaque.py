@@ -2,12 +2,12 @@
 
 import pytest
 
-from coterie.wire.connect_opaque import OPAQUE_SIZE_MAX_BYTES, decode_worker_name, encode_opaque
+from coterie.wire.connect_opaque import OPAQUE_SIZE_MAX_BYTES, decode_worker_name, encode_worker_name
 
 
 @pytest.mark.parametrize("name", ["worker-2", "Zoë's", "127.0.0.1:8083", '"'])
 def test_a_worker_name_is_decoded_as_it_was_encoded(name: str) -> None:
-    assert decode_worker_name(encode_opaque(name=name)) == name
+    assert decode_worker_name(encode_worker_name(name=name)) == name
 
 
 def test_unknown_keys_are_ignored() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coterie.nouns.errors import WireError
-from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import (
     RequestHeader,
@@ -49,7 +49,7 @@ def test_connects_metadata_in_a_join_is_decoded() -> None:
     _, join = decode_request(frame)
     assert join.protocol_type == "connect"
     assert to_milliseconds(join.session_timeout) == 6000
-    assert decode_metadata(join.protocols[0].metadata)[1].url.startswith("http://")
+    assert decode_version_and_metadata(join.protocols[0].metadata)[1].url.startswith("http://")
 
 
 def test_an_api_versions_response_has_a_header_that_every_client_can_read() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from coterie.cli.workers.compose import serve_worker
-from coterie.cli.workers.memberships import MembershipSpec, make_coordinator_client
+from coterie.cli.workers.compose import run_worker_and_serve_rest
+from coterie.cli.workers.memberships import MembershipSpec, make_classic_coordinator_client
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
@@ -138,7 +138,7 @@ class Composed:
     def membership_of(self, spec: MembershipSpec) -> Membership:
         """The membership that every worker has, with the embedded protocol and the events recorded."""
         assert spec.inherited_handover is None, "no worker of these tests relaunches"
-        coordinator = CapturingCoordinator(make_coordinator_client(spec), self.captured)
+        coordinator = CapturingCoordinator(make_classic_coordinator_client(spec), self.captured)
         return RecordingMembership(step, Member(spec.member_settings), coordinator, events=self.events)
 
     @property
@@ -187,7 +187,7 @@ class ComposedFleet:
             return runtime
 
         composed.run = asyncio.create_task(
-            serve_worker(
+            run_worker_and_serve_rest(
                 settings,
                 listeners,
                 runtime_of,

@@ -7,7 +7,7 @@ from coterie.engine.output import Output
 from coterie.member.events import (
     Effect,
     Event,
-    LeaveCompleted,
+    MemberEnded,
     RequestFailed,
     RequestId,
     ResponseReceived,
@@ -36,7 +36,7 @@ def step(counter: CountingMember, event: Event[int, str], *, now_ms: int) -> Out
         case RequestFailed(id=id_) if id_ == counter.sent:
             return Output(effects=(SetTimer(timer="retry", at_ms=now_ms + 1),))
         case Leave():
-            return Output(effects=(LeaveCompleted(),))
+            return Output(effects=(MemberEnded(),))
         case _:
             return Output()
 

@@ -12,15 +12,15 @@ from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.assignors import assign_functions_by_name, read_offered_assignor
 from coterie.herder.messages import Exit
-from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
+from coterie.herder.requests.reads import ConnectorStatus, DescribeConnectorStatus
 from coterie.herder.requests.writes import PutConnector, WrittenConnector
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.state import HerderSettings
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.kafka.group_admin import GroupAdmin
 from coterie.kafka.leader_log import transactional_id
-from coterie.kafka.topics import Topics
+from coterie.kafka.topics import TopicsClient
 from coterie.member.classic.machine import step
 from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS, Member, MemberSettings
 from coterie.member.connect import state as connect
@@ -186,7 +186,7 @@ class Fleet:
         number = len(self._runs) if number is None else number
         url = WorkerUrl(f"http://127.0.0.1:{8083 + number}/")
         # Topics bypass the link: these tests cut only the connection to the coordinator.
-        topics = Topics([self.bootstrap], client_id=f"worker-{number}")
+        topics = TopicsClient([self.bootstrap], client_id=f"worker-{number}")
         self._stack.push_async_callback(topics.close)
         member = MemberSettings(
             group_id=self.group_id,
@@ -216,7 +216,7 @@ class Fleet:
                 group_protocol=self.group_protocol,
             ),
             config_log=config_log,
-            leader_log=topics.open_leader_log(config_log, transactional_id=transactional_id(self.group_id)),
+            leader_log=topics.new_leader_log(config_log, transactional_id=transactional_id(self.group_id)),
             status_log=await topics.open_log(
                 f"{self.group_id}-statuses", partitions=2, replication_factor=1, setting_key="status.storage.topic"
             ),
@@ -258,14 +258,14 @@ class Fleet:
 
     async def until_running(self, via: Remote, name: ConnectorName, tasks: int) -> None:
         async def is_so() -> bool:
-            answer = await via.worker.ask(DescribeStatus(connector=name))
+            answer = await via.worker.ask(DescribeConnectorStatus(connector=name))
             return isinstance(answer, ConnectorStatus) and [s.state for _, s in answer.tasks] == ["RUNNING"] * tasks
 
         await until(is_so, within_s=60)
 
 
 def _classic_membership(member: MemberSettings, servers: Sequence[str]) -> Membership:
-    coordinator = KafkaCoordinatorClient(
+    coordinator = KafkaClassicCoordinatorClient(
         servers,
         client_id=member.url,
         request_timeout_ms=SESSION_MS // 3,

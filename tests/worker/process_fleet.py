@@ -121,7 +121,7 @@ class ProcessFleet:
                 place = None if handed is None else relaunch.decode_membership(member, handed)
                 if len(process.runtimes) > 1:
                     process.handovers.append(place)
-                ended = await compose.serve_worker(
+                ended = await compose.run_worker_and_serve_rest(
                     settings, listeners, runtime_of, on_created=process.on_started, place=place
                 )
             if not ended.relaunches:

@@ -17,7 +17,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.plugins import Plugin, PluginType, find_plugin, sorted_as_in_connect
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.engine.log import LogProgress, NewTopicRecord, TopicRecord
 from coterie.herder.messages import Exit
 from coterie.herder.requests.kinds import Answer
@@ -28,7 +28,7 @@ from coterie.herder.seams import (
     LeaderClient,
     Membership,
     SignatureRefusedError,
-    SplitEndedError,
+    SplitAbortedError,
     SplitResult,
     TaskDied,
     TaskEvent,
@@ -65,7 +65,12 @@ from coterie.nouns.membership import (
 )
 from coterie.nouns.target_assignments import Assign
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from coterie.wire.connect_bytes import (
+    decode_version_and_assignment,
+    decode_version_and_metadata,
+    encode_assignment,
+    encode_metadata,
+)
 from coterie.worker.worker import Worker, close_no_intake
 
 SESSION_TIMEOUT_MS = 10_000
@@ -214,7 +219,7 @@ class SimulatedRuntime:
         self.forgotten: list[ConnectorName] = []
         """Connectors for which the worker called `stop_connector`."""
         self.ended_starts: list[ConnectorTaskId] = []
-        """Tasks for which the worker called `end_task_start`."""
+        """Tasks for which the worker called `abort_task_start`."""
         self._failing_starts: set[ConnectorTaskId] = set()
         self.progressing = True
         self.loggers: dict[str, LoggerLevel] = {}
@@ -243,7 +248,7 @@ class SimulatedRuntime:
         self.closed = True
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         await self._pass("validate", config.get("name", ""))
         if "unjudgeable" in config:
@@ -286,7 +291,7 @@ class SimulatedRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
@@ -299,7 +304,7 @@ class SimulatedRuntime:
         count = int(config.get("tasks.max", "1"))
         return SplitResult(
             task_configs=[{**config, "share": f"{number} of {count}"} for number in range(count)],
-            postponement=config.get("postponement") if keeps_source_parts else None,
+            kept_source_parts_reason=config.get("postponement") if keeps_source_parts else None,
         )
 
     def stop_connector(self, connector: ConnectorName) -> None:
@@ -318,13 +323,13 @@ class SimulatedRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
         stops = self.forgotten.count(connector)
         await self._pass("change offsets", connector)
         if self.forgotten.count(connector) > stops:
-            raise SplitEndedError(f"The change of the offsets of {connector} was ended")
+            raise SplitAbortedError(f"The change of the offsets of {connector} was ended")
         offsets = {} if change.removes_others else self.registry.offsets.get((connector, incarnation), {}).copy()
         for offset in change.offsets:
             if offset.partition is None:
@@ -334,7 +339,7 @@ class SimulatedRuntime:
                 offsets[str(offset.partition)] = offset
         self.registry.offsets[connector, incarnation] = offsets
 
-    async def finish_checkpoint_generation(
+    async def create_next_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("no task is closed here")
@@ -354,7 +359,7 @@ class SimulatedRuntime:
             topics = frozenset(spec.config["topics"].split(",") if "topics" in spec.config else ())
             self.emit(TaskProgressed(task=spec.task, batch_id=0, input_rows=10, topics=topics))
 
-    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def abort_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """A start that waits in ``blocked`` fails at once."""
         self.ended_starts.append(task)
         if (key := f"start {task.connector}") in self.at_gates:
@@ -488,7 +493,7 @@ class SimulatedMembership:
 
     def receive(self, generation: GenerationId, assignment: WorkerAssignment) -> None:
         protocol = self._group.protocol
-        _, received = decode_assignment(encode_assignment(protocol, assignment))
+        _, received = decode_version_and_assignment(encode_assignment(protocol, assignment))
         self._handed = received.assigned - self._owned
         self.emit(to_assigned(self.id, received, generation=generation, protocol=protocol))
         self._confirm_leadership()
@@ -502,7 +507,7 @@ class SimulatedMembership:
             assigned=self._owned | self._handed,
         )
         sent = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
-        return decode_metadata(encode_metadata(self._group.protocol, sent))[1]
+        return decode_version_and_metadata(encode_metadata(self._group.protocol, sent))[1]
 
     def order(self, order: MembershipOrder | UpdateAssignor) -> None:
         match order:
@@ -553,7 +558,7 @@ class SimulatedMembership:
         self._events.put_nowait(event)
 
     def answer_heartbeat(self, sent_at_ms: int) -> None:
-        lease = Lease(SESSION_TIMEOUT_MS)
+        lease = LeaseDurations(SESSION_TIMEOUT_MS)
         self.emit(LeaseRenewed(lease_ends_ms=sent_at_ms + lease.duration_ms, session_timeout_ms=SESSION_TIMEOUT_MS))
 
     def lose(self, reason: str) -> None:
@@ -608,11 +613,12 @@ class LocalLeaderClient:
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
         signature = signing_key.signature(b"as sent") if signing_key is not None else None
-        request = PutTaskConfigs(connector=connector, configs=configs, signature=signature)
+        request = PutTaskConfigs(connector=connector, configs=configs, signature=signature, incarnation=incarnation)
         answer = await self._workers[leader_url].ask(request)
         if isinstance(answer, RequestRefused):
             refused = SignatureRefusedError if answer.problem is Problem.FORBIDDEN else WorldError
@@ -747,7 +753,7 @@ class Cluster:
         generation = self.settled_generation
         return all(
             isinstance(view, WorkerView)
-            and view.settled
+            and view.has_current_assignment
             and view.generation == generation
             and view.config_offset >= max(len(self.config_log.lines), -1) - (not self.config_log.lines)
             for view in views

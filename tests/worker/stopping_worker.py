@@ -84,7 +84,9 @@ async def main() -> None:
     stop_at(point, notes, is_fenced=is_fenced)
     settings = WorkerSettings.from_properties(properties)
     with open_listeners(settings.rest_listeners, settings.rest_tls) as listeners:
-        await compose.serve_worker(settings, listeners, lambda *_: SimulatedRuntime(), on_created=lambda _: None)
+        await compose.run_worker_and_serve_rest(
+            settings, listeners, lambda *_: SimulatedRuntime(), on_created=lambda _: None
+        )
 
 
 if __name__ == "__main__":

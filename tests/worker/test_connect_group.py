@@ -188,6 +188,15 @@ class LyingAssignor(CooperativeAssignor):
         return ComputedTarget(members={})
 
 
+class MistypingAssignor(CooperativeAssignor):
+    """An assignor whose target cannot be written as a request."""
+
+    name = "mistyping"
+
+    def assign(self, group: GroupSnapshot) -> ComputedTarget:
+        return ComputedTarget(members=dict.fromkeys([one.member_id for one in group.members]))  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The assignors of this module are the installed ones; at the end, those that block return."""
@@ -196,7 +205,7 @@ def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ChangingAssignor.snapshots.clear()
     found = EntryPoints(
         EntryPoint(cls.name, f"{__name__}:{cls.__name__}", "coterie.assignors")
-        for cls in (BlockingAssignor, ChangingAssignor, LyingAssignor, SilentAssignor)
+        for cls in (BlockingAssignor, ChangingAssignor, LyingAssignor, MistypingAssignor, SilentAssignor)
     )
     monkeypatch.setattr(assignors, "entry_points", lambda group: found)
     yield
@@ -204,8 +213,10 @@ def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_registered_assignors")
-@pytest.mark.parametrize("name", ["blocking", "lying"])
-async def test_an_assignor_that_blocks_or_lies_costs_no_worker_its_membership(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["blocking", "lying", "mistyping"])
+async def test_an_assignor_that_blocks_or_lies_costs_no_worker_its_membership(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with (
         broker_with_short_sessions(tmp_path) as broker,
         connect_fleet(f"127.0.0.1:{broker.port}", {"group.local.assignors": name}) as fleet,
@@ -223,6 +234,7 @@ async def test_an_assignor_that_blocks_or_lies_costs_no_worker_its_membership(tm
             assert await _member_ids(fleet) == members, "a member was lost"
             await asyncio.sleep(0.2)
         assert not fleet.running(), "no target was computed"
+        assert not [one for one in caplog.records if "Bug in Coterie" in one.getMessage()]
 
 
 @pytest.mark.usefixtures("_registered_assignors")

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from coterie.cli.workers import commands
 from coterie.herder.seams import PluginThreadsLost
 from coterie.nouns.membership import GroupProtocolName
-from coterie.spark.call_ledger import CallQueue
+from coterie.spark.call_ledger import CallQueueSpec
 from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.worker.process_fleet import CONNECTOR, ProcessFleet, WorkerProcess
@@ -131,7 +131,10 @@ async def test_the_gauge_rises_with_the_lost_threads_and_falls_when_they_return(
     async def lose_thread() -> None:
         with pytest.raises(PluginTimeoutError):
             await calls.call(
-                CallQueue(name="validations", concurrent_max=4), "connector orders", go_on.wait, stage="validate"
+                CallQueueSpec(name="validations", concurrent_calls_max=4),
+                "connector orders",
+                go_on.wait,
+                stage="validate",
             )
 
     async def lost_threads() -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import (
     HeartbeatRequest,
@@ -224,7 +224,7 @@ async def test_a_refused_session_timeout_is_reported_once_with_its_config_key(tm
         group_id=GroupId("group"), url=WorkerUrl("http://worker-1:8083/"), session_timeout_ms=3_000
     )
     async with running_broker(BrokerSettings(data_path=tmp_path)) as broker, asyncio.timeout(DEADLINE_S):
-        coordinator = KafkaCoordinatorClient(
+        coordinator = KafkaClassicCoordinatorClient(
             [f"127.0.0.1:{broker.port}"], client_id="worker-1", request_timeout_ms=10_000, parked_timeout_ms=10_000
         )
         membership = GroupMembership(step, Member(settings), coordinator)

@@ -15,7 +15,7 @@ from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest, SyncResponse
 from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS
 from coterie.nouns.ids import MemberId
@@ -45,7 +45,7 @@ async def until_all_run(remotes: list[Remote], protocol: ConnectProtocol, tasks:
 
     async def is_so() -> bool:
         answers = [await remote.worker.ask(DescribeWorker()) for remote in remotes]
-        views = [answer for answer in answers if isinstance(answer, WorkerView) and answer.settled]
+        views = [answer for answer in answers if isinstance(answer, WorkerView) and answer.has_current_assignment]
         running = [len(remote.runtime.running) for remote in remotes]
         return (
             len(views) == len(remotes)
@@ -109,7 +109,7 @@ async def test_a_member_with_undecodable_metadata_gets_no_assignment_and_the_oth
     await fleet.create(ORDERS, TASKS)
     await until_all_run([one], STATIC)
     before = fleet.starts()
-    stranger = KafkaCoordinatorClient(
+    stranger = KafkaClassicCoordinatorClient(
         [fleet.bootstrap],
         client_id="stranger",
         request_timeout_ms=SESSION_MS // 3,

@@ -74,7 +74,7 @@ async def test_a_drain_moves_all_jobs_without_a_delay_and_the_worker_exits_with_
     assert moved
 
     # Requested through another worker, which finds the leader and the drained worker through the group only.
-    await asyncio.to_thread(commands.drain_worker, others[0].url, drained.name)
+    await asyncio.to_thread(commands.drain_worker_and_wait, others[0].url, drained.name)
 
     assert drained.run is not None
     async with asyncio.timeout(60):
@@ -101,7 +101,7 @@ async def test_a_drain_moves_the_jobs_that_the_plan_shows(
     options = preview.PlanOptions(drain=[drained.name])
     await asyncio.to_thread(preview.show_plan, options, url=leader.url, file=None, as_json=True)
     planned = json.loads(capsys.readouterr().out)["after"]
-    await asyncio.to_thread(commands.drain_worker, leader.url, drained.name)
+    await asyncio.to_thread(commands.drain_worker_and_wait, leader.url, drained.name)
     await until(fleet.is_stable, within_s=60)
     for process in fleet.running_workers:
         assert sorted(process.running) == planned[process.name]["tasks"]
@@ -256,7 +256,7 @@ async def test_a_drain_is_refused_with_advice_when_the_group_uses_an_older_proto
         assert "uses protocol compatible" in answer.json()["message"]
         assert "connect.protocol=static" in answer.json()["message"]
         with pytest.raises(WorldError, match="uses protocol compatible"):
-            await asyncio.to_thread(commands.drain_worker, anna.url, at)
+            await asyncio.to_thread(commands.drain_worker_and_wait, anna.url, at)
         assert len(fleet.running_workers) == 2
 
 

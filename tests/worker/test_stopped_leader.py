@@ -17,7 +17,7 @@ import pytest
 
 from coterie.engine.log import TopicRecord
 from coterie.kafka.group_admin import GroupAdmin
-from coterie.kafka.topics import Topics
+from coterie.kafka.topics import TopicsClient
 from coterie.nouns.ids import GroupId
 from coterie.nouns.membership import GroupProtocolName
 from tests.ports import free_port
@@ -127,7 +127,7 @@ def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
 
 async def read_lines(bootstrap: str, topic: str) -> list[TopicRecord]:
     """All lines of the topic that are ever read."""
-    topics = Topics([bootstrap], client_id="reader")
+    topics = TopicsClient([bootstrap], client_id="reader")
     try:
         log = await topics.open_log(topic, partitions=1, replication_factor=1, setting_key="config.storage.topic")
         lines: list[TopicRecord] = []

@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from coterie.worker.watchdog import Watchdog
 
 DEADLINE_S = 30
@@ -18,7 +20,8 @@ class Loop:
         self.lease_reads = threading.Semaphore(0)
         """Released by each read of the lease."""
         self.stops = 0
-        self.fails = False
+        self.failures = 0
+        """How many further stops fail."""
 
     def watchdog(self) -> Watchdog:
         return Watchdog(
@@ -38,7 +41,8 @@ class Loop:
 
     def _stop(self) -> None:
         self.stops += 1
-        if self.fails:
+        if self.failures:
+            self.failures -= 1
             raise RuntimeError("no stop")
 
 
@@ -67,15 +71,24 @@ def test_without_a_lease_no_task_is_stopped() -> None:
     assert stops(lambda loop: setattr(loop, "lease_ends_ms", None)) == 0
 
 
-def test_the_next_lease_is_watched_even_after_a_failed_stop() -> None:
+def test_the_next_lease_is_watched_after_a_stop() -> None:
     loop = Loop()
-    loop.fails = True
     with loop.watchdog():
         loop.wait_for_lease_reads()
         assert loop.lease_ends_ms is not None
         loop.lease_ends_ms += 1
         loop.wait_for_lease_reads()
     assert loop.stops == 2
+
+
+def test_a_failed_stop_is_tried_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    loop.failures = 2
+    with loop.watchdog():
+        loop.wait_for_lease_reads(count=6)
+    assert loop.stops == 3
+    assert [record.levelname for record in caplog.records] == ["CRITICAL", "ERROR", "WARNING"]
+    assert "no stop" in caplog.text
 
 
 def test_no_thread_is_left_behind() -> None:

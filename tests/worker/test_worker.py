@@ -2,8 +2,9 @@
 
 import asyncio
 
-from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus, DescribeConnector, DescribeStatus
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.orders import SetGroupLoggerLevel
+from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus, DescribeConnector, DescribeConnectorStatus
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.requests.writes import (
     DeleteConnector,
@@ -14,6 +15,7 @@ from coterie.herder.requests.writes import (
 )
 from coterie.herder.seams import RuntimeDied
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.states import TargetState
 from coterie.worker.inbox import now_ms
 from coterie.worker.worker import WorkerPhase
@@ -24,7 +26,7 @@ ORDERS, STOCK = ConnectorName("orders"), ConnectorName("stock")
 
 async def states(running: Running, name: ConnectorName = ORDERS) -> tuple[str, list[str]] | None:
     """States of the connector and of its tasks, as one worker reports them."""
-    answer = await running.worker.ask(DescribeStatus(connector=name))
+    answer = await running.worker.ask(DescribeConnectorStatus(connector=name))
     if not isinstance(answer, ConnectorStatus):
         return None
     return answer.status.state, [status.state for _, status in answer.tasks]
@@ -95,7 +97,7 @@ async def test_pausing_resuming_and_stopping_follow_connects_states(cluster: Clu
 
     follower = next(running for running in (one, two) if running is not cluster.leader)
     pause = SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED)
-    assert await follower.worker.ask(pause) == Done(), "any worker may pause"
+    assert await follower.worker.ask(pause) == SuccessWithoutContent(), "any worker may pause"
     await until_states(one, "PAUSED", ["PAUSED"] * 2)
     assert cluster.running_tasks() == []
 
@@ -105,7 +107,7 @@ async def test_pausing_resuming_and_stopping_follow_connects_states(cluster: Clu
     assert len(cluster.running_tasks()) == 2
 
     stop = SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED)
-    assert await cluster.leader.worker.ask(stop) == Done()
+    assert await cluster.leader.worker.ask(stop) == SuccessWithoutContent()
     await until_states(one, "STOPPED", [])
     assert cluster.running_tasks() == []
     assert cluster.config_log.keys()[-2:] == ["commit-orders", "target-state-orders"]
@@ -211,7 +213,7 @@ async def test_a_failed_task_shows_its_trace_and_stays_failed(cluster: Cluster) 
     await until_states(one, "RUNNING", ["RUNNING"] * 2)
     one.runtime.fail_query(ConnectorTaskId(ORDERS, 1), "java.lang.IllegalStateException: no", can_restart=False)
     await until_states(one, "RUNNING", ["RUNNING", "FAILED"])
-    answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
+    answer = await one.worker.ask(DescribeConnectorStatus(connector=ORDERS))
     assert isinstance(answer, ConnectorStatus)
     assert answer.tasks[1][1].trace == "java.lang.IllegalStateException: no"
     assert cluster.starts() == {"orders-0": 1, "orders-1": 1}
@@ -229,7 +231,7 @@ async def test_a_connector_that_cannot_be_split_is_failed_with_the_reason(cluste
     one = await cluster.start()
     await cluster.create("orders", unsplittable="the folder /nowhere does not exist")
     await until_states(one, "FAILED", [])
-    answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
+    answer = await one.worker.ask(DescribeConnectorStatus(connector=ORDERS))
     assert isinstance(answer, ConnectorStatus)
     assert answer.status.trace == "the folder /nowhere does not exist"
 
@@ -383,3 +385,20 @@ async def test_every_worker_shows_a_write_as_soon_as_it_is_acknowledged(cluster:
         for running in (one, two):
             seen = await running.worker.ask(DescribeConnector(connector=ConnectorName(f"c{number}")))
             assert isinstance(seen, ConnectorInfo)
+
+
+async def test_a_level_of_a_logger_that_is_written_while_the_runtime_opens_is_set_when_it_is_open(
+    cluster: Cluster,
+) -> None:
+    name = "org.example"
+    one, runtime = await cluster.start(), SimulatedRuntime()
+    one.runtime.loggers = {name: LoggerLevel.WARN}
+    runtime.loggers = {name: LoggerLevel.WARN}
+    runtime.opens.clear()
+    two = await cluster.start(runtime=runtime, wait=False)
+    await until(lambda: two.worker.startup_step == "starting the task runtime")
+    assert await one.worker.ask(SetGroupLoggerLevel(logger=name, level=LoggerLevel.DEBUG)) == SuccessWithoutContent()
+    await until(lambda: two.worker._herder.config.position == len(cluster.config_log.lines))
+    runtime.opens.set()
+    await until(lambda: runtime.loggers[name] is LoggerLevel.DEBUG)
+    assert one.runtime.loggers[name] is LoggerLevel.DEBUG

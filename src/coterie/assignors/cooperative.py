@@ -45,7 +45,7 @@ from coterie.assignors.assignor_state import (
     usable_state,
 )
 from coterie.assignors.claims import Eligibility
-from coterie.assignors.delay import current_deferrals, tie_break_order, update_possibly_returned_members
+from coterie.assignors.delay import current_deferrals, next_possibly_returned_members, tie_break_order
 from coterie.assignors.job_selection import jobs_to_receive_and_release
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason, Revocations, count_revoked_jobs, limit_revocations
@@ -77,15 +77,15 @@ class RoundOutcome:
     """
     reason_by_unassigned_job: Mapping[Job, str]
     """The configured jobs that no member runs and that this round assigns to no member, each with the reason."""
-    moves_to_target: int
+    move_count_to_target: int
     """Number of jobs that must move, for claims, drains and balance, from the ownership that the members reported to
     the target; without the jobs that the last round revoked already.
 
     This round revokes these jobs, with two exceptions: none for balance while jobs wait, and for drains and balance
     only as many as the limit of moves per round allows.
     """
-    moves_lower_bound: int
-    """Lower bound of ``moves_to_target`` for any target: the moves for claims and drains, plus
+    move_count_lower_bound: int
+    """Lower bound of ``move_count_to_target`` for any target: the moves for claims and drains, plus
     :func:`.fewest_moves_bound` for the jobs that no static worker claims. Not always reachable.
     """
 
@@ -135,10 +135,10 @@ def assign(
     new_candidates = [
         member
         for member in eligibility.wildcard_workers
-        if deferrals and not ownership.owned_by_member[member] and member not in usable.outcome_by_member
+        if deferrals and not ownership.owned_jobs_by_member[member] and member not in usable.outcome_by_member
     ]
     reassignment_candidates = (
-        update_possibly_returned_members(usable.possibly_returned_members, new_candidates, members)
+        next_possibly_returned_members(usable.possibly_returned_members, new_candidates, members)
         if deferrals
         else usable.possibly_returned_members
     )
@@ -175,18 +175,18 @@ def assign(
     revoked_by_member = _group_revocations_by_member(
         {
             RevocationReason.DELETED: ownership.deleted_jobs_by_member,
-            RevocationReason.DUPLICATE: ownership.duplicates_by_member,
-            RevocationReason.REPEATED: ownership.unreleased_by_member,
+            RevocationReason.DUPLICATE: ownership.duplicate_jobs_by_member,
+            RevocationReason.REPEATED: ownership.unreleased_jobs_by_member,
             RevocationReason.CLAIM: target_diff.revocations_for_claims,
             RevocationReason.DRAIN: drains,
             RevocationReason.BALANCE: balance,
         }
     )
-    assigned_by_member = {
-        **target_diff.assigned_by_member,
+    assigned_jobs_by_member = {
+        **target_diff.assigned_jobs_by_member,
         **{
-            member: jobs | target_diff.assigned_by_member.get(member, NO_JOBS)
-            for member, jobs in ownership.returned_to_static.items()
+            member: jobs | target_diff.assigned_jobs_by_member.get(member, NO_JOBS)
+            for member, jobs in ownership.returned_jobs_by_static_member.items()
         },
     }
     assignments = {}
@@ -194,7 +194,7 @@ def assign(
         spec, jobs_by_reason = members[member], revoked_by_member.get(member, {})
         assignments[member] = MemberOutcome(
             kept=spec.owned - union_of_jobs(jobs_by_reason.values()) if jobs_by_reason else spec.owned,
-            assigned=assigned_by_member.get(member, NO_JOBS),
+            assigned=assigned_jobs_by_member.get(member, NO_JOBS),
             revoked_by_reason=jobs_by_reason,
             is_draining=spec.is_draining,
             instance_id=spec.instance_id,
@@ -222,7 +222,7 @@ def assign(
                 union_of_jobs(jobs for jobs_by_reason in revoked_by_member.values() for jobs in jobs_by_reason.values())
                 & configured
             ),
-            released_by_draining=(released_by_draining & (ownership.unowned | ownership.unowned_once_released))
+            released_by_draining=(released_by_draining & (ownership.unowned | ownership.jobs_unowned_once_released))
             | union_of_jobs(drains.values()),
             moves_allowed_at_ms=moves_allowed_at_ms,
         ),
@@ -230,12 +230,12 @@ def assign(
         delay_ms=deferrals[0].deadline_ms - now_ms if deferrals else 0,
         next_moves_in_ms=max(moves_allowed_at_ms - now_ms, IMMEDIATE_ROUND_DELAY_MS) if needs_timer else 0,
         reason_by_unassigned_job=_unassigned_reasons(target_diff, deferrals, eligibility, members, now_ms),
-        moves_to_target=count_revoked_jobs(target_diff.revocations_for_claims)
+        move_count_to_target=count_revoked_jobs(target_diff.revocations_for_claims)
         + count_revoked_jobs(target_diff.revocations_for_drains)
         + count_revoked_jobs(target_diff.revocations_for_balance),
-        moves_lower_bound=count_revoked_jobs(target_diff.revocations_for_claims)
+        move_count_lower_bound=count_revoked_jobs(target_diff.revocations_for_claims)
         + count_revoked_jobs(target_diff.revocations_for_drains)
-        + target_diff.moves_lower_bound,
+        + target_diff.move_count_lower_bound,
     )
 
 
@@ -246,21 +246,21 @@ def assign(
 class _Ownership:
     """Which member owns which configured job, each job once."""
 
-    owned_by_member: Mapping[MemberId, Jobs]
+    owned_jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs that each member reported and keeps, and the jobs that this round returns to the member."""
     unowned: Jobs
     """The configured jobs that no member runs and that this round returns to no static member."""
-    returned_to_static: Mapping[MemberId, Jobs]
+    returned_jobs_by_static_member: Mapping[MemberId, Jobs]
     """Jobs that a static member had before, that no member runs, and that this round returns to the static member."""
-    duplicates_by_member: Revocations
+    duplicate_jobs_by_member: Revocations
     """Jobs that the member must stop because another member also runs them and keeps them."""
     deleted_jobs_by_member: Revocations
     """Jobs that the member runs and that are no longer configured."""
-    unreleased_by_member: Revocations
+    unreleased_jobs_by_member: Revocations
     """Jobs that the last round revoked from the member and that the member is still stopping
-    (:func:`.unreleased_revocations`). They are not in ``owned_by_member``."""
-    unowned_once_released: Jobs
-    """The jobs of ``unreleased_by_member`` that no member keeps: a later round assigns them."""
+    (:func:`.unreleased_revocations`). They are not in ``owned_jobs_by_member``."""
+    jobs_unowned_once_released: Jobs
+    """The jobs of ``unreleased_jobs_by_member`` that no member keeps: a later round assigns them."""
 
 
 def _compute_ownership(
@@ -284,15 +284,18 @@ def _compute_ownership(
     duplicates: Revocations = {}
     if sum(map(len, owned.values())) > owned_count:
         owned, duplicates = resolve_duplicate_owners(owned, state, eligibility.is_eligible)
-    returned_to_static = former_jobs_of_static_members(state, unowned, members, eligibility.eligible_jobs)
+    returned_jobs_by_static_member = former_jobs_of_static_members(state, unowned, members, eligibility.eligible_jobs)
     return _Ownership(
-        owned_by_member={**owned, **{member: owned[member] | jobs for member, jobs in returned_to_static.items()}},
-        unowned=unowned - union_of_jobs(returned_to_static.values()),
-        returned_to_static=returned_to_static,
-        duplicates_by_member=duplicates,
+        owned_jobs_by_member={
+            **owned,
+            **{member: owned[member] | jobs for member, jobs in returned_jobs_by_static_member.items()},
+        },
+        unowned=unowned - union_of_jobs(returned_jobs_by_static_member.values()),
+        returned_jobs_by_static_member=returned_jobs_by_static_member,
+        duplicate_jobs_by_member=duplicates,
         deleted_jobs_by_member=deleted,
-        unreleased_by_member=unreleased,
-        unowned_once_released=only_unreleased,
+        unreleased_jobs_by_member=unreleased,
+        jobs_unowned_once_released=only_unreleased,
     )
 
 
@@ -300,7 +303,7 @@ def _compute_ownership(
 class _TargetDiff:
     """The difference between the jobs that the members own now and the target, without a limit of moves."""
 
-    assigned_by_member: Mapping[MemberId, Jobs]
+    assigned_jobs_by_member: Mapping[MemberId, Jobs]
     """Jobs that no member runs and that need not wait, by the member that receives them now."""
     unassignable_jobs: Jobs
     """Jobs that no member runs, that need not wait, and that no member may run."""
@@ -310,7 +313,7 @@ class _TargetDiff:
     """Jobs of a draining member that another member may run."""
     revocations_for_balance: Revocations
     """Jobs by which the member is above its quota."""
-    moves_lower_bound: int
+    move_count_lower_bound: int
     """M* (:func:`.fewest_moves_bound`) of the jobs that any wildcard worker may run."""
 
 
@@ -325,10 +328,10 @@ def _compute_target_diff(
     order: Sequence[MemberId],
 ) -> _TargetDiff:
     """Compute the target and compare it with ``ownership``. ``order`` are all wildcard workers, in tie-break order."""
-    ineligible_by_member = eligibility.ineligible_jobs(ownership.owned_by_member)
+    ineligible_by_member = eligibility.ineligible_jobs(ownership.owned_jobs_by_member)
     kept_by_member = {
-        **ownership.owned_by_member,
-        **{member: ownership.owned_by_member[member] - jobs for member, jobs in ineligible_by_member.items()},
+        **ownership.owned_jobs_by_member,
+        **{member: ownership.owned_jobs_by_member[member] - jobs for member, jobs in ineligible_by_member.items()},
     }
     assignable_now = ownership.unowned - union_of_jobs(deferral.jobs for deferral in deferrals)
     static_assigned = eligibility.assign_static_jobs(
@@ -336,7 +339,7 @@ def _compute_target_diff(
         {member: len(kept_by_member[member]) for member in eligibility.claims_by_worker},
     )
     jobs_to_distribute = (
-        ownership.unowned | ownership.unowned_once_released | union_of_jobs(ineligible_by_member.values())
+        ownership.unowned | ownership.jobs_unowned_once_released | union_of_jobs(ineligible_by_member.values())
     ) - eligibility.static_jobs
     wildcard_assigned: Mapping[MemberId, Jobs] = {}
     balance: Revocations = {}
@@ -356,7 +359,7 @@ def _compute_target_diff(
         {member: len(kept_by_member[member]) for member in eligibility.draining_workers},
     )
     return _TargetDiff(
-        assigned_by_member={**static_assigned, **wildcard_assigned, **assigned_back},
+        assigned_jobs_by_member={**static_assigned, **wildcard_assigned, **assigned_back},
         unassignable_jobs=unassignable - union_of_jobs(assigned_back.values()),
         revocations_for_claims={
             member: jobs for member, jobs in ineligible_by_member.items() if member not in eligibility.draining_workers
@@ -365,7 +368,7 @@ def _compute_target_diff(
             member: jobs for member, jobs in ineligible_by_member.items() if member in eligibility.draining_workers
         },
         revocations_for_balance=balance,
-        moves_lower_bound=fewest_moves_bound(job_counts, sum(job_counts) + len(jobs_to_distribute)),
+        move_count_lower_bound=fewest_moves_bound(job_counts, sum(job_counts) + len(jobs_to_distribute)),
     )
 
 

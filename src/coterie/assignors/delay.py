@@ -61,7 +61,7 @@ def _unexpired_deferrals(
     return tuple(unexpired)
 
 
-def update_possibly_returned_members(
+def next_possibly_returned_members(
     previous_candidates: Sequence[MemberId], new_candidates: Iterable[MemberId], members: Collection[MemberId]
 ) -> tuple[MemberId, ...]:
     """Return ``previous_candidates`` without the members that are not in ``members`` any more, then ``new_candidates``,

@@ -60,7 +60,7 @@ class MemberDrains:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberClaims:
+class MemberChangesClaims:
     """``member`` may now run only ``jobs``; None makes ``member`` a wildcard worker."""
 
     member: MemberId
@@ -68,7 +68,7 @@ class MemberClaims:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorCreated:
+class ConnectorCreatedOrResized:
     """A connector is created, or an existing connector gets another number of tasks."""
 
     connector: ConnectorName
@@ -83,7 +83,9 @@ class ConnectorDeleted:
     connector: ConnectorName
 
 
-GroupChange: TypeAlias = MemberJoins | MemberLeaves | MemberDrains | MemberClaims | ConnectorCreated | ConnectorDeleted
+GroupChange: TypeAlias = (
+    MemberJoins | MemberLeaves | MemberDrains | MemberChangesClaims | ConnectorCreatedOrResized | ConnectorDeleted
+)
 
 
 def apply_change(snapshot: GroupSnapshot, change: GroupChange) -> GroupSnapshot:
@@ -99,9 +101,9 @@ def apply_change(snapshot: GroupSnapshot, change: GroupChange) -> GroupSnapshot:
             return replace(snapshot, members={other: spec for other, spec in members.items() if other != member})
         case MemberDrains(member=member):
             return replace(snapshot, members={**members, member: replace(members[member], is_draining=True)})
-        case MemberClaims(member=member, jobs=jobs):
+        case MemberChangesClaims(member=member, jobs=jobs):
             return replace(snapshot, members={**members, member: replace(members[member], claims=jobs)})
-        case ConnectorCreated(connector=connector, task_count=tasks):
+        case ConnectorCreatedOrResized(connector=connector, task_count=tasks):
             created_jobs: list[Job] = [connector, *(ConnectorTaskId(connector, number) for number in range(tasks))]
             return replace(
                 snapshot,

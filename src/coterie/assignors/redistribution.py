@@ -67,7 +67,7 @@ def redistribute_tasks(task_counts: TaskCounts, unowned_tasks: Mapping[Connector
     tasks_to_release = {worker: task_surplus[worker] - quotas.has_task_extra_by_worker[worker] for worker in givers}
     additional_releases = max(0, len(givers_with_optional_extra) - extras)
     if additional_releases or any(tasks_to_release.values()):
-        levels = _ConnectorLevels(
+        levels = _TakerFillLevels(
             sorted(set().union(*(task_counts[worker] for worker in givers))), [task_counts[taker] for taker in takers]
         )
         for name, count in unowned_tasks.items():
@@ -100,7 +100,7 @@ def redistribute_tasks(task_counts: TaskCounts, unowned_tasks: Mapping[Connector
 def _release_tasks(
     task_counts: TaskCounts,
     deltas: Deltas,
-    levels: "_ConnectorLevels",
+    levels: "_TakerFillLevels",
     tasks_to_release: dict[int, int],
     givers_with_optional_extra: set[int],
     additional_releases: int,
@@ -165,7 +165,7 @@ def _release_tasks(
     return additional_givers
 
 
-class _ConnectorLevels:
+class _TakerFillLevels:
     """The level of each connector: the lowest number of its tasks on a taker (a worker below its quota of tasks), if
     the takers are filled evenly.
 

@@ -62,10 +62,10 @@ def even_out_tasks(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> N
     """Change ``deltas``, and the extras in ``quotas``, to a best spread: the squares of the numbers of each connector's
     tasks on each worker have the least sum. No further task or connector has to stop for it."""
     distribution = _TaskDistribution(task_counts, deltas, quotas)
-    crowded_cells = list(distribution.reducible_task_counts())
+    crowded_cells = list(distribution.negated_reducible_task_counts())
     if not crowded_cells:
         return
-    minimum_counts = distribution.minimum_task_counts()
+    minimum_counts = distribution.lowest_receiver_count_by_connector()
     # Keep only the cells whose condition fails; in most cells it holds. It then continues to hold and is not checked
     # again.
     crowded_cells = sorted(cell for cell in crowded_cells if -cell[0] > minimum_counts[cell[1]] + 1)
@@ -74,7 +74,9 @@ def even_out_tasks(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> N
         while (
             distribution.may_release_task(worker, name) and (gain := -potentials.slack_of_releasing(worker, name)) > 0
         ):
-            path = potentials.short_path(name, worker) or potentials.cheapest_path(name, worker, gain)
+            path = potentials.find_path_via_one_worker(name, worker) or potentials.find_path_and_adjust_potentials(
+                name, worker, gain
+            )
             if path:
                 distribution.apply_cycle(path)
 
@@ -92,7 +94,7 @@ class _TaskDistribution:
         self.givers = {worker for worker in self.workers if quotas.task_surplus_by_worker[worker] > 0}
         """Those of ``workers`` that ran more tasks than the floor before any task moved; the others are takers."""
 
-    def reducible_task_counts(self) -> Iterator[tuple[int, ConnectorName, int]]:
+    def negated_reducible_task_counts(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Yield (-tasks, connector, worker) for each worker that has several tasks of a connector and may release one.
 
         When sorted, the cells with most tasks come first.
@@ -133,7 +135,7 @@ class _TaskDistribution:
             ]
         return [(name, task_counts.get(name, 0) + gained) for name, gained in delta.items()]
 
-    def minimum_task_counts(self) -> dict[ConnectorName, int]:
+    def lowest_receiver_count_by_connector(self) -> dict[ConnectorName, int]:
         """Return, for each connector, the fewest of its tasks on a worker that may receive one more of them.
 
         :data:`INFINITE_LEVEL` if no worker may.
@@ -275,7 +277,7 @@ class _FlowPotentials:
         by which it receives the task has the slack 0."""
         return self._distribution.may_receive_task(worker, name) and not self._slack_of_receiving(worker, name)
 
-    def short_path(self, start: ConnectorName, end: int) -> Sequence[_FlowNode]:
+    def find_path_via_one_worker(self, start: ConnectorName, end: int) -> Sequence[_FlowNode]:
         """Return a path for a task of ``start`` that leaves ``end``: through one other worker, each arc with slack 0.
 
         The path is empty if there is none. No path is cheaper, and for most tasks such a path is found quickly.
@@ -293,8 +295,9 @@ class _FlowPotentials:
         0.
 
         None if there is no such connector among those of which ``worker`` could release a task at its first call; these
-        are cached. `cheapest_path` finds the connectors that ``worker`` received since. Each call for ``worker``
-        continues where the previous call found a connector, so that it does not check the exhausted connectors again.
+        are cached. `find_path_and_adjust_potentials` finds the connectors that ``worker`` received since. Each call for
+        ``worker`` continues where the previous call found a connector, so that it does not check the exhausted
+        connectors again.
         """
         distribution = self._distribution
         if worker not in self._candidates_by_worker:
@@ -313,7 +316,7 @@ class _FlowPotentials:
             candidates.rotate()
         return None
 
-    def cheapest_path(self, start: ConnectorName, end: int, cost_limit: int) -> Sequence[_FlowNode]:
+    def find_path_and_adjust_potentials(self, start: ConnectorName, end: int, cost_limit: int) -> Sequence[_FlowNode]:
         """Return the cheapest path for a task of ``start`` that leaves ``end``; empty unless it costs below
         ``cost_limit``.
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 
-def steady_clock() -> Callable[[], int]:
+def make_steady_clock_ms() -> Callable[[], int]:
     """Return a function that returns the time, in milliseconds since 1970. The function follows the event loop's
     monotonic clock, which is set to the wall clock's time once, in this call. So a later change of the wall clock
     expires no session and no transaction."""
@@ -15,6 +15,7 @@ def steady_clock() -> Callable[[], int]:
 
 
 def wall_ms() -> int:
-    """The wall clock's time in milliseconds since 1970, for record timestamps. The clock of :func:`steady_clock` is
-    unsuitable for record timestamps: it stops while the computer sleeps, and it ignores changes of the wall clock."""
+    """The wall clock's time in milliseconds since 1970, for record timestamps. The clock of
+    :func:`make_steady_clock_ms` is unsuitable for record timestamps: it stops while the computer sleeps, and it ignores
+    changes of the wall clock."""
     return time.time_ns() // 1_000_000

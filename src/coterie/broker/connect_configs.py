@@ -7,7 +7,7 @@ Kafka has no such keys. Names and bounds follow its keys for consumer groups (KI
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coterie.broker.settings import BrokerSettings, ConnectGroupBounds, GroupProtocol
+from coterie.broker.settings import BrokerSettings, ConnectGroupConfigBounds, GroupProtocol
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_least, between, split_list
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.errors import ConfigError
@@ -31,8 +31,8 @@ class _DurationConfig:
     """The field of `ConnectGroupSettings`."""
     documentation: str
     bounds_field_prefix: str = ""
-    """The prefix of the names of its two fields in `ConnectGroupBounds`; empty if the broker has no settings for its
-    bounds."""
+    """The prefix of the names of its two fields in `ConnectGroupConfigBounds`; empty if the broker has no settings for
+    its bounds."""
     least_ms: int = 0
     """The least value of the broker config; without bounds in the settings, also of the group config."""
 
@@ -76,7 +76,7 @@ _DURATIONS = (
 )
 
 
-def _bound_config_names(duration: _DurationConfig) -> tuple[str, str]:
+def _min_and_max_config_names(duration: _DurationConfig) -> tuple[str, str]:
     """The names of the broker configs with the least and the greatest value of a group's duration."""
     return f"group.connect.min.{duration.name}", f"group.connect.max.{duration.name}"
 
@@ -106,8 +106,8 @@ def broker_config_keys() -> tuple[ConfigKey, ...]:
             )
         )
         if duration.bounds_field_prefix:
-            for end, name in zip(("min", "max"), _bound_config_names(duration), strict=True):
-                limit = str(getattr(ConnectGroupBounds(), f"{duration.bounds_field_prefix}_{end}_ms"))
+            for end, name in zip(("min", "max"), _min_and_max_config_names(duration), strict=True):
+                limit = str(getattr(ConnectGroupConfigBounds(), f"{duration.bounds_field_prefix}_{end}_ms"))
                 what = "least" if end == "min" else "greatest"
                 keys.append(_key(name, limit, f"The {what} {duration.name} of a group.", validator=at_least(0)))
     return tuple(sorted(keys, key=lambda key: key.name))
@@ -123,7 +123,7 @@ def broker_config_values(settings: BrokerSettings) -> Mapping[str, object]:
     for duration in _DURATIONS:
         values[f"group.connect.{duration.name}"] = getattr(settings.connect_groups, duration.settings_field)
         if duration.bounds_field_prefix:
-            values |= zip(_bound_config_names(duration), _duration_bounds(settings, duration), strict=True)
+            values |= zip(_min_and_max_config_names(duration), _duration_bounds(settings, duration), strict=True)
     return values
 
 
@@ -149,7 +149,7 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
     for duration in _DURATIONS:
         if (value := configs.get(f"group.connect.{duration.name}")) is not None:
             groups[duration.settings_field] = int(value)
-        for end, name in zip(("min", "max"), _bound_config_names(duration), strict=True):
+        for end, name in zip(("min", "max"), _min_and_max_config_names(duration), strict=True):
             if name in configs:
                 bounds[f"{duration.bounds_field_prefix}_{end}_ms"] = int(configs[name])
     if _SIZE_MAX in configs:

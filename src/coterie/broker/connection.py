@@ -7,7 +7,6 @@ A request is in flight from when it is read until its response is written.
 import asyncio
 import logging
 import ssl
-import traceback
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -17,12 +16,13 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.table import api_versions_values, served_apis
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.member_connection import MemberConnection
+from coterie.broker.log_rate_limit import kind_of_error
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
-from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudget
+from coterie.broker.security.budget import ByteBudget, PrincipalByteBudget, RequestBudgetShare
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
 from coterie.broker.settings import BrokerSettings
-from coterie.config.tls import distinguished_name
+from coterie.config.certificate_names import peer_distinguished_name
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
@@ -57,7 +57,9 @@ class _DecodedRequest(NamedTuple):
     has_many_elements: bool = False
     """Whether the body has more than `ELEMENTS_WITHOUT_YIELD_MAX` array elements."""
     number: int = 0
-    """The number of the request on its connection (`MemberConnection.add_request`)."""
+    """The number of the request on its connection (`MemberConnection.count_request_and_release_holds`)."""
+    error: str | None = None
+    """Why the request is refused with INVALID_REQUEST: it has too many array elements; then the body is not decoded."""
 
 
 class Connection:
@@ -71,7 +73,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._in_flight_slots = asyncio.Semaphore(broker.settings.in_flight_max)
-        self._connection_budget = Budget(broker.settings.in_flight_size_max)
+        self._connection_budget = ByteBudget(broker.settings.connection_in_flight_size_max)
         self._in_flight = 0
         """The number of requests in flight that are handled by asyncio tasks."""
         self._request_count = 0
@@ -82,7 +84,9 @@ class Connection:
         """When the connection began to wait for the current frame, on the event loop's clock; None while it does not
         read."""
         self._principal = ANONYMOUS
-        self._principal_budget = PrincipalBudget("unauthenticated peer", broker.settings.principal_in_flight_size_max)
+        self._principal_budget = PrincipalByteBudget(
+            "unauthenticated peer", broker.settings.principal_in_flight_size_max
+        )
         """The byte budget of the principal; until the peer is authenticated, a budget for this connection only."""
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
@@ -123,22 +127,22 @@ class Connection:
         try:
             async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
                 if (tls := self._broker.security.tls) is not None:
-                    await self._start_tls(tls)
+                    await self._start_tls_and_set_principal(tls)
                 return not settings.security.protocol.has_sasl or await self._authenticate_with_sasl()
         except TimeoutError:
             raise WireError(f"the peer was not authenticated within {settings.handshake_timeout_ms} ms") from None
 
-    async def _start_tls(self, context: ssl.SSLContext) -> None:
+    async def _start_tls_and_set_principal(self, context: ssl.SSLContext) -> None:
         """Perform the TLS handshake. The connection's principal becomes the subject of the client's certificate;
         `ANONYMOUS` if the client sent no certificate.
 
-        :raises WireError: when the handshake fails.
+        :raises WireError: when the handshake fails, or the certificate is malformed.
         """
         try:
             await self._writer.start_tls(context)
         except ssl.SSLError as error:
             raise WireError(f"the TLS handshake failed: {error.reason or error}") from error
-        name = distinguished_name(self._writer.get_extra_info("peercert"))
+        name = peer_distinguished_name(self._writer.get_extra_info("ssl_object"))
         self._principal = ANONYMOUS if name is None else Principal(name)
 
     async def _authenticate_with_sasl(self) -> bool:
@@ -156,12 +160,12 @@ class Connection:
             frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._broker.settings.frame_size_max))
             if frame is None:
                 return False
-            share = self._new_request_budget(len(frame))
+            share = self._new_budget_share(len(frame))
             answer = await self._handle_sasl_frame(exchange, frame, share)
             if answer is not None:
                 await self._send_response(answer)
                 self._response_count += 1
-            share.switch_to_response(0)
+            share.replace_with_response_bytes(0)
             if exchange.has_failed:
                 self._log_authentication_failure(exchange)
                 return False
@@ -182,21 +186,22 @@ class Connection:
         """Log that the connection is closed because of ``error``, a violation of the protocol or an exceeded time
         limit: as a warning at most once a minute for each peer address and kind of error, else at debug level. A client
         may retry in a loop, for instance a client that does not log in."""
-        now_s = asyncio.get_running_loop().time()
-        # The text contains values that the peer chooses, such as a size. The line of code that raised the error does
-        # not: it is the kind of the error.
-        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        self.log_limited(f"Connection {self.peer} closed: {error}", kind=kind_of_error(error))
+
+    def log_limited(self, message: str, *, kind: str) -> None:
+        """Log ``message`` as a warning at most once a minute for each peer address and ``kind``, else at debug
+        level."""
         suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
-            f"{self.peer_host} {frame.f_code.co_filename}:{line}", now_s=now_s
+            f"{self.peer_host} {kind}", now_s=asyncio.get_running_loop().time()
         )
         if suppressed is None:
-            logger.debug("Connection %s closed: %s", self.peer, error)
+            logger.debug("%s", message)
             return
         more = f"; {suppressed} more from {self.peer_host} since the last such message" if suppressed else ""
-        logger.warning("Connection %s closed: %s%s", self.peer, error, more)
+        logger.warning("%s%s", message, more)
 
     async def _handle_sasl_frame(
-        self, exchange: SaslExchange, frame: bytes, request_budget: RequestBudget
+        self, exchange: SaslExchange, frame: bytes, budget_share: RequestBudgetShare
     ) -> bytes | None:
         """The encoded response to one frame of the SASL exchange: a request, or a token without a header (after
         SaslHandshake v0). A request instead of the expected token gets ILLEGAL_SASL_STATE, and the exchange has failed.
@@ -217,8 +222,8 @@ class Connection:
         if not exchange.accept_request_or_fail(header, is_served=is_served):
             if is_served:
                 return _illegal_sasl_state_response(header)
-            return _unsupported_version_response(header, self._broker.settings)
-        answer = await self._respond(await self._decode_request(frame, 0), request_budget, exchange)
+            return _unsupported_version_response_or_raise(header, self._broker.settings)
+        answer = await self._handle_and_encode(await self._decode_request(frame, 0), budget_share, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
         return answer
 
@@ -228,29 +233,29 @@ class Connection:
         """Serve the requests of the peer, within the byte budget of its principal (for an anonymous peer: of its IP
         address), until the peer disconnects."""
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
-        request_budgets: set[RequestBudget] = set()
+        budget_shares: set[RequestBudgetShare] = set()
         self._principal_budget = self._broker.security.budgets.acquire(name)
         try:
             with self._idle_timeout():
-                await self._serve_within_budget(self._principal_budget, request_budgets)
+                await self._serve_within_budget(self._principal_budget, budget_shares)
         finally:
-            for share in request_budgets:
+            for share in budget_shares:
                 share.release()
             self._broker.security.budgets.release(name)
 
     async def _serve_within_budget(
-        self, principal_budget: PrincipalBudget, request_budgets: set[RequestBudget]
+        self, principal_budget: PrincipalByteBudget, budget_shares: set[RequestBudgetShare]
     ) -> None:
         """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet. If
         all of these are heartbeats of connect groups whose responses are delayed, first notify their groups that the
         client has closed its connection.
 
-        ``request_budgets`` is filled here with the budgets of the requests whose responses are not written yet: the
+        ``budget_shares`` is filled here with the budgets of the requests whose responses are not written yet: the
         caller must release those that are left.
         """
-        answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]] = asyncio.Queue()
+        answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudgetShare]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(self._write_responses(answers, request_budgets))
+            writing = tasks.create_task(self._write_responses(answers, budget_shares))
             parked: set[asyncio.Task[bytes | None]] = set()
             has_ended = False
             try:
@@ -260,16 +265,18 @@ class Connection:
                     if frame is None:
                         has_ended = True
                         break
-                    number = self._member_connection.add_request()
+                    number = self._member_connection.count_request_and_release_holds()
                     await self._take_from_principal_budget(principal_budget, len(frame))
                     asked = await self._decode_request(frame, number)
-                    share = self._new_request_budget(len(frame))
+                    share = self._new_budget_share(len(frame))
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
-                    begun = self._respond(asked, share) if self._in_flight else self._start_response(asked, share)
+                    begun = (
+                        self._handle_and_encode(asked, share) if self._in_flight else self._begin_handling(asked, share)
+                    )
                     if isinstance(begun, bytes):
                         principal_budget.release(len(frame))
-                        share.switch_to_response(0)
+                        share.replace_with_response_bytes(0)
                         self._in_flight_slots.release()
                         await self._send_response(begun)
                         self._response_count += 1
@@ -281,8 +288,8 @@ class Connection:
                     self._in_flight += 1
                     answer = tasks.create_task(begun)
                     parked.add(answer)
-                    request_budgets.add(share)
-                    answer.add_done_callback(partial(_on_response_ready, principal_budget, len(frame), share))
+                    budget_shares.add(share)
+                    answer.add_done_callback(partial(_switch_budgets_to_response, principal_budget, len(frame), share))
                     answer.add_done_callback(parked.discard)
                     answers.put_nowait((answer, share))
                     while asked.has_many_elements and not (answer.done() or self._reader.at_eof()):
@@ -302,18 +309,13 @@ class Connection:
             for answer in (*parked, writing):
                 answer.cancel()
 
-    async def _take_from_principal_budget(self, principal_budget: Budget, size: int) -> None:
-        """Take ``size`` bytes of the principal's budget. If they do not fit, log a warning and wait until they fit; if
-        the peer disconnects meanwhile, take them although they do not fit."""
+    async def _take_from_principal_budget(self, principal_budget: PrincipalByteBudget, size: int) -> None:
+        """Take ``size`` bytes of the principal's budget. If they do not fit, log this and wait until they fit; if the
+        peer disconnects meanwhile, take them although they do not fit."""
         if principal_budget.has_capacity(size):
             principal_budget.take_unchecked(size)
             return
-        logger.warning(
-            "Connection %s is not read until responses are sent: with its next request, the requests and responses in "
-            "flight of its principal would exceed the maximum; they have %d bytes",
-            self.peer,
-            principal_budget.bytes_in_flight,
-        )
+        principal_budget.log_delayed_request(self.peer)
         while True:
             try:
                 async with asyncio.timeout(_DISCONNECT_CHECK_INTERVAL_S):
@@ -326,12 +328,12 @@ class Connection:
                     principal_budget.take_unchecked(size)
                     return
 
-    def _new_request_budget(self, size: int) -> RequestBudget:
+    def _new_budget_share(self, size: int) -> RequestBudgetShare:
         """The budget of the request that was just read; its ``size`` bytes are already taken from the budgets of the
         connection and the principal."""
         number = self._request_count
         self._request_count += 1
-        return RequestBudget(
+        return RequestBudgetShare(
             self._connection_budget,
             self._principal_budget,
             size,
@@ -376,16 +378,16 @@ class Connection:
 
         timer: asyncio.TimerHandle
 
-        def check_idle() -> None:
+        def fail_read_if_idle() -> None:
             nonlocal timer
             now_s = loop.time()
             since_s = now_s if self._reads_since_s is None or self._in_flight else self._reads_since_s
             if since_s + idle_timeout_s <= now_s:
                 self._reader.set_exception(TimeoutError(f"the peer has sent no whole request for {idle_timeout_ms} ms"))
             else:
-                timer = loop.call_at(since_s + idle_timeout_s, check_idle)
+                timer = loop.call_at(since_s + idle_timeout_s, fail_read_if_idle)
 
-        timer = loop.call_later(idle_timeout_s, check_idle)
+        timer = loop.call_later(idle_timeout_s, fail_read_if_idle)
         try:
             yield
         finally:
@@ -395,8 +397,8 @@ class Connection:
 
     async def _write_responses(
         self,
-        answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]]",
-        request_budgets: set[RequestBudget],
+        answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudgetShare]]",
+        budget_shares: set[RequestBudgetShare],
     ) -> None:
         """Write the responses in the order of ``answers``, the requests' asyncio tasks, and release their budgets. Runs
         until it is cancelled."""
@@ -407,7 +409,7 @@ class Connection:
                 await self._send_response(frame)
             self._response_count += 1
             self._connection_budget.release(len(frame or b""))
-            request_budgets.discard(share)
+            budget_shares.discard(share)
             share.release()
             self._in_flight -= 1
             self._in_flight_slots.release()
@@ -416,11 +418,12 @@ class Connection:
         """Write one response. Returns when asyncio's write buffer for the socket is no longer full, which may be before
         the peer has read the response.
 
-        :raises WireError: when the buffer is full and the peer has read nothing for ``stalled_read_timeout_ms``. (The
+        :raises WireError: when the buffer is full and the peer has read nothing for ``unread_response_timeout_ms``.
+        (The
             unread bytes occupy the principal's budget, which responses on other connections need.)
         """
         self._writer.write(with_length(frame))
-        transport, timeout_ms = self._writer.transport, self._broker.settings.stalled_read_timeout_ms
+        transport, timeout_ms = self._writer.transport, self._broker.settings.unread_response_timeout_ms
         while left := transport.get_write_buffer_size():
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -439,31 +442,47 @@ class Connection:
         elements is decoded on a thread. A request whose API or version the broker does not support is returned without
         an API and a body.
 
-        :raises WireError: when the frame is malformed.
+        :raises WireError: when the frame is malformed, or has too many array elements and is not of an API with
+            ``has_error_message``.
         """
+        header = decode_request_header(frame)
+        api = self._apis.get(header.api_key)
+        if api is None or header.api_version not in api.versions:
+            return _DecodedRequest(header, None)
         try:
-            header = decode_request_header(frame)
-            api = self._apis.get(header.api_key)
-            if api is None or header.api_version not in api.versions:
-                return _DecodedRequest(header, None)
             body = decode_request_body(frame, header, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)
             return _DecodedRequest(header, api, body, number=number)
         except TooManyElementsError:
-            body = await self._broker.codec_thread.run(decode_request_body, frame, header)
-            return _DecodedRequest(header, api, body, has_many_elements=True, number=number)
+            return await self._decode_large_request(frame, header, api, number)
 
-    async def _respond(
-        self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
+    async def _decode_large_request(
+        self, frame: bytes, header: RequestHeader, api: KafkaApi, number: int
+    ) -> _DecodedRequest:
+        """The request in ``frame``, which has many array elements, decoded on a thread. If it has more than its API
+        allows, it is returned without a body and with an error, provided that the API has ``has_error_message``.
+
+        :raises WireError: when the frame is malformed, or has too many elements and no response for that.
+        """
+        try:
+            body = await self._broker.codec_thread.run(decode_request_body, frame, header)
+        except TooManyElementsError as error:
+            if not api.has_error_message:
+                raise
+            return _DecodedRequest(header, api, number=number, error=str(error))
+        return _DecodedRequest(header, api, body, has_many_elements=True, number=number)
+
+    async def _handle_and_encode(
+        self, decoded: _DecodedRequest, budget_share: RequestBudgetShare, exchange: SaslExchange | None = None
     ) -> bytes | None:
         """Handle the request. Returns the encoded response without its length; None if the request has no response.
 
-        :raises WireError: as :meth:`_start_response`, or when a handler closes the connection.
+        :raises WireError: as :meth:`_begin_handling`, or when a handler closes the connection.
         """
-        answer = self._start_response(decoded, request_budget, exchange)
+        answer = self._begin_handling(decoded, budget_share, exchange)
         return answer if isinstance(answer, bytes) else await answer
 
-    def _start_response(
-        self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
+    def _begin_handling(
+        self, decoded: _DecodedRequest, budget_share: RequestBudgetShare, exchange: SaslExchange | None = None
     ) -> "_ResponseOrCoroutine":
         """Begin to handle the request. Returns the encoded response, without its length, if the handler finishes at
         once; else a coroutine for it. The coroutine returns None if the request has no response.
@@ -473,7 +492,9 @@ class Connection:
         """
         header, api = decoded.header, decoded.api
         if api is None:
-            return _unsupported_version_response(header, self._broker.settings)
+            return _unsupported_version_response_or_raise(header, self._broker.settings)
+        if decoded.error is not None:
+            return _invalid_request_response(header, decoded.error)
         request = ApiRequest(
             header=header,
             body=decoded.body,
@@ -481,16 +502,18 @@ class Connection:
             connection=self._member_connection,
             number=decoded.number,
             has_many_elements=decoded.has_many_elements,
-            reserve_response_bytes=request_budget.reserve_response_bytes,
+            reserve_response_bytes=budget_share.reserve_response_bytes,
             principal=self._principal,
             sasl_exchange=exchange,
         )
-        values = api.respond(self._broker, request)
+        values = api.handle_authorized(self._broker, request)
         return (
-            self._finish_response(header, values) if isinstance(values, Awaitable) else _encode_values(header, values)
+            self._await_and_encode_values(header, values)
+            if isinstance(values, Awaitable)
+            else _encode_values(header, values)
         )
 
-    async def _finish_response(self, header: RequestHeader, values: Awaitable[Values | None]) -> bytes | None:
+    async def _await_and_encode_values(self, header: RequestHeader, values: Awaitable[Values | None]) -> bytes | None:
         """The encoded response with the awaited ``values``, encoded on a thread if it has many elements; None if the
         request has no response."""
         values_to_send = await values
@@ -507,15 +530,15 @@ _ResponseOrCoroutine: TypeAlias = bytes | Coroutine[None, None, bytes | None]
 """An encoded response, or a coroutine that returns it (None: the request has no response)."""
 
 
-def _on_response_ready(
-    principal_budget: Budget, size: int, request_budget: RequestBudget, response: asyncio.Task[bytes | None]
+def _switch_budgets_to_response(
+    principal_budget: ByteBudget, size: int, budget_share: RequestBudgetShare, response: asyncio.Task[bytes | None]
 ) -> None:
     """Called when the request's asyncio task has ended, with or without a response: release the request's ``size``
     bytes in the budgets of the principal and the connection, and take the bytes of the response in the connection's
     budget."""
     principal_budget.release(size)
     is_answered = not response.cancelled() and response.exception() is None
-    request_budget.switch_to_response(len(response.result() or b"") if is_answered else 0)
+    budget_share.replace_with_response_bytes(len(response.result() or b"") if is_answered else 0)
 
 
 def _encode_values(header: RequestHeader, values: Values) -> bytes:
@@ -527,13 +550,21 @@ def _encode_values(header: RequestHeader, values: Values) -> bytes:
 def _illegal_sasl_state_response(header: RequestHeader) -> bytes:
     """The encoded response with ILLEGAL_SASL_STATE, to a request that is not allowed at this step of the SASL
     exchange."""
-    refused = response_with_empty_values(
-        header.api_key, header.api_version, {"error_code": ErrorCode.illegal_sasl_state}
-    )
-    return encode_response(header, build_response(header.api_key, header.api_version, refused))
+    return _error_response(header, {"error_code": ErrorCode.illegal_sasl_state})
 
 
-def _unsupported_version_response(header: RequestHeader, settings: BrokerSettings) -> bytes:
+def _invalid_request_response(header: RequestHeader, message: str) -> bytes:
+    """The encoded response with INVALID_REQUEST and ``message``."""
+    return _error_response(header, {"error_code": ErrorCode.invalid_request, "error_message": message})
+
+
+def _error_response(header: RequestHeader, error_values: Values) -> bytes:
+    """The encoded response with ``error_values``, and with empty values in all other fields."""
+    values = response_with_empty_values(header.api_key, header.api_version, error_values)
+    return encode_response(header, build_response(header.api_key, header.api_version, values))
+
+
+def _unsupported_version_response_or_raise(header: RequestHeader, settings: BrokerSettings) -> bytes:
     """The encoded response to an ApiVersions request of an unsupported version: of version 0, with the supported
     versions (KIP-511).
 

@@ -14,7 +14,7 @@ from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import SaslExchange
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import BrokerLog, Topic
-from coterie.broker.transactions.coordinator import Transactions
+from coterie.broker.transactions.coordinator import TransactionCoordinator
 from coterie.nouns.ids import GroupId, InstanceId
 from coterie.wire.frames import RequestHeader
 
@@ -37,7 +37,7 @@ class BrokerContext:
     """The classic groups, and the committed offsets of connect groups, each under its group id."""
     connect_groups: ConnectGroups | None
     """None if the broker does not serve connect groups."""
-    transactions: Transactions
+    transactions: TransactionCoordinator
     security: BrokerSecurity
     codec_thread: SerialThread = field(default_factory=SerialThread)
     """Decodes requests and encodes responses that have too many elements for the event loop."""
@@ -46,7 +46,7 @@ class BrokerContext:
         """The broker's ``connect_groups`` if ``group_id`` is the id of a connect group; None if it is the id of a
         classic group or of no group, or if the broker does not serve connect groups."""
         groups = self.connect_groups
-        return groups if groups is not None and groups.owns_id(GroupId(group_id)) else None
+        return groups if groups is not None and groups.reserves_group_id(GroupId(group_id)) else None
 
     def group_configs(self, group_id: str) -> Mapping[str, str]:
         """The configs that are set on the group, without defaults: Kafka's, which the broker's log stores, and those of

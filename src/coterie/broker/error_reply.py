@@ -7,7 +7,7 @@ from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
-async def error_and_message(operation: Awaitable[None]) -> tuple[ErrorCode, str | None]:
+async def await_error_and_message(operation: Awaitable[None]) -> tuple[ErrorCode, str | None]:
     """Await ``operation``; return the error code and the error message for the response: NONE and None if ``operation``
     succeeds. The message of a refusal may be None, too. Only a `KafkaRefusal` and a `WorldError` (an error of the log)
     become error codes; other exceptions are raised."""

@@ -1,5 +1,7 @@
 """A rate limit for log messages, because a client that retries in a loop would fill the log with them."""
 
+import traceback
+
 _INTERVAL_S = 60.0
 """The shortest time between two messages of one key."""
 _KEYS_MAX = 1_000
@@ -29,3 +31,11 @@ class LogRateLimit:
             del self._last_logged[next(iter(self._last_logged))]
         self._last_logged[key] = now_s, 0
         return left_out
+
+
+def kind_of_error(error: BaseException) -> str:
+    """A key for messages about errors of the same kind as ``error``: its type and the line of code that raised it. The
+    text of an error is no such key, because it may contain values that a client chooses. For an error
+    that was not raised, the key is its type alone."""
+    lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    return " ".join([type(error).__name__, *lines[-1:]])

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
-from coterie.broker.clock import steady_clock, wall_ms
+from coterie.broker.clock import make_steady_clock_ms, wall_ms
 from coterie.broker.connection import Connection
 from coterie.broker.context import BrokerContext
 from coterie.broker.groups.classic import CLASSIC_TOPIC, ClassicMachine
 from coterie.broker.groups.connect import CONNECT_TOPIC, ConnectGroups, ConnectMachine
 from coterie.broker.groups.connect_stats import ConnectGroupStats
-from coterie.broker.groups.heartbeats import HeartbeatGaps
+from coterie.broker.groups.heartbeats import MemberRequestGaps
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
 from coterie.broker.maintenance.loop import run_maintenance
@@ -25,7 +25,7 @@ from coterie.broker.security.broker_security import BrokerSecurity
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import FREE_BYTES_MIN
-from coterie.broker.transactions.coordinator import Transactions
+from coterie.broker.transactions.coordinator import TransactionCoordinator
 from coterie.groups.classic.offset_messages import TransactionEnded
 from coterie.groups.transaction_messages import MarkersWritten
 from coterie.nouns.errors import WorldError
@@ -44,7 +44,9 @@ this limit, the socket is not read."""
 class Broker:
     """A running broker. Created by :func:`running_broker`."""
 
-    def __init__(self, context: BrokerContext, gaps: HeartbeatGaps, connect_stats: ConnectGroupStats | None) -> None:
+    def __init__(
+        self, context: BrokerContext, gaps: MemberRequestGaps, connect_stats: ConnectGroupStats | None
+    ) -> None:
         """``connect_stats`` is None if the broker does not serve connect groups."""
         self.context = context
         """The context that API handlers receive. It may only be used on the broker's event loop."""
@@ -58,8 +60,8 @@ class Broker:
 
     def stats(self) -> Mapping[str, object]:
         """The statistics of the group coordinator: ``{"groups": {group id: {member id: {"heartbeats": number,
-        "largest_gap_ms": milliseconds}}}}`` (:class:`HeartbeatGaps`); and, if the broker serves connect groups, under
-        ``"connect"`` those of :class:`ConnectGroupStats`. It may only be called on the broker's event loop."""
+        "largest_gap_ms": milliseconds}}}}`` (:class:`MemberRequestGaps`); and, if the broker serves connect groups,
+        under ``"connect"`` those of :class:`ConnectGroupStats`. It may only be called on the broker's event loop."""
         stats: dict[str, object] = {"groups": self._gaps.stats()}
         connect_groups = self.context.connect_groups
         if connect_groups is not None and self._connect_stats is not None:
@@ -100,8 +102,8 @@ async def running_broker(
     security = BrokerSecurity(settings)
     try:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
-            now_ms = steady_clock()
-            gaps = HeartbeatGaps(now_ms)
+            now_ms = make_steady_clock_ms()
+            gaps = MemberRequestGaps(now_ms)
             machine = ClassicMachine(settings.group_limits, log.topics, gaps)
             group_log = await GroupLog.open(log, CLASSIC_TOPIC)
             groups = Groups(machine, group_log, settings.group_limits.groups_max, tasks, now_ms)
@@ -136,7 +138,7 @@ async def running_broker(
                     ended = TransactionEnded(producer_id=producer_id, is_commit=markers.is_commit)
                     groups.end_transaction(producer_id, ended)
 
-            transactions = await Transactions.open(
+            transactions = await TransactionCoordinator.open(
                 log, settings.transactions, now_ms=now_ms, on_markers=notify_transaction_ended
             )
             keeping = run_maintenance(log, settings.log_path, settings.maintenance, now_ms=wall_ms)
@@ -165,8 +167,8 @@ async def running_broker(
                 yield broker
             finally:
                 if connect_groups is not None:
-                    connect_groups.refuse_all()
-                    await _send_refusals()
+                    connect_groups.refuse_all_from_now_on()
+                    await _let_connections_send_refusals()
                 connections.close()
                 groups.close()
                 if connect_groups is not None:
@@ -203,7 +205,7 @@ class _Connections:
             return
         connection = Connection(self.context, reader, writer)
         if refusal := self._connection_refusal_reason(connection.peer_host):
-            logger.warning("Connection %s refused: %s", connection.peer, refusal)
+            connection.log_limited(f"Connection {connection.peer} refused: {refusal}", kind="refused")
             connection.abort()
             return
         if self.context.security.tls is not None:
@@ -288,7 +290,7 @@ async def _bind(settings: BrokerSettings, connections: _Connections) -> asyncio.
     )
 
 
-async def _send_refusals() -> None:
+async def _let_connections_send_refusals() -> None:
     """Let the connections send the refusals that are ready, before the broker closes the connections. A worker whose
     heartbeat response was delayed then receives NOT_COORDINATOR at once; otherwise only the closed connection would
     show that the broker stops."""

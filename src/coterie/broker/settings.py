@@ -38,7 +38,7 @@ class GroupProtocol(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectGroupBounds:
+class ConnectGroupConfigBounds:
     """``group.connect.min.*`` and ``group.connect.max.*``: the least and the greatest values that the configs of a
     connect group may have."""
 
@@ -122,7 +122,7 @@ class BrokerSettings:
     in_flight_max: int = defaults.IN_FLIGHT_MAX
     """The maximum number of requests of one connection in flight: read, but without a written response. At the limit
     the connection's socket is not read."""
-    in_flight_size_max: int = 104_857_600
+    connection_in_flight_size_max: int = 104_857_600
     """The maximum size, in bytes, of one connection's requests and responses in flight together. At the limit the
     connection's socket is not read."""
     principal_in_flight_size_max: int = 419_430_400
@@ -137,7 +137,7 @@ class BrokerSettings:
     idle_timeout_ms: int = 600_000
     """``connections.max.idle.ms``: a connection is closed when for this time it has had no request in flight and its
     peer has sent no whole request."""
-    stalled_read_timeout_ms: int = 60_000
+    unread_response_timeout_ms: int = 60_000
     """A connection is closed when its peer reads nothing of a response for this time: the unread bytes occupy its
     principal's budget, for which other connections may wait."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
@@ -151,7 +151,7 @@ class BrokerSettings:
     """``group.connect.*``: the settings of connect groups, unless a group has its own configs. At its start the broker
     replaces two of them: ``server_assignors``, by ``connect_assignors``, and ``empty_group_retention_ms``, by the
     retention of offsets of ``group_limits``."""
-    connect_group_config_bounds: ConnectGroupBounds = field(default_factory=ConnectGroupBounds)
+    connect_group_config_bounds: ConnectGroupConfigBounds = field(default_factory=ConnectGroupConfigBounds)
     """The least and the greatest values that the configs of a connect group may have."""
     connect_assignors: tuple[str, ...] | None = None
     """``group.connect.assignors``: the names of the assignors that compute target assignments in the broker; None: all

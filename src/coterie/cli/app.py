@@ -89,7 +89,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _show_version(is_requested: bool) -> None:
+def _exit_with_version_if_requested(is_requested: bool) -> None:
     """Print the version and exit, if the option ``--version`` was given."""
     if is_requested:
         typer.echo(f"coterie {__version__}")
@@ -99,7 +99,10 @@ def _show_version(is_requested: bool) -> None:
 @app.callback()
 def coterie(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_exit_with_version_if_requested, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """The options of `coterie` itself, before a command; the help text is that of ``app``."""
@@ -203,18 +206,18 @@ def worker(
         raise typer.BadParameter("Missing option '--config' / '-c': the settings file of the worker to run")
     from coterie.cli.workers import settings_file
 
-    settings, warnings = settings_file.read_settings(config)
+    settings, warnings = settings_file.read_settings_and_warnings(config)
     log_to_stderr(settings.log_level)
     for warning in warnings:
         logging.getLogger(__name__).warning("%s", warning)
     from coterie.cli.workers import compose
 
-    def check_settings_again() -> None:
-        restarted, _ = settings_file.read_settings(config)
-        compose.check_rest_listeners(restarted, running=settings)
-        compose.check_plugins(restarted)
+    def reread_and_check_settings() -> None:
+        restarted, _ = settings_file.read_settings_and_warnings(config)
+        compose.check_listeners_for_restart(restarted, running=settings)
+        compose.check_plugins_installed(restarted)
 
-    sys.exit(compose.run_worker(settings, check_settings=check_settings_again))
+    sys.exit(compose.run_worker(settings, check_settings=reread_and_check_settings))
 
 
 # -- the workers of a group -------------------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ def group(
 
 @worker_app.command("drain")
 @with_login_options
-def drain_worker(
+def drain_worker_and_wait(
     worker: Annotated[
         str,
         typer.Argument(metavar="ID", help="The worker's name, host:port or group.instance.id.", show_default=False),
@@ -256,7 +259,7 @@ def drain_worker(
     if uncordon:
         commands.cancel_drain(url, worker)
     else:
-        commands.drain_worker(url, worker)
+        commands.drain_worker_and_wait(url, worker)
 
 
 @workers_app.command("restart")
@@ -421,7 +424,7 @@ def list_jars(in_: JarsFolder = None) -> None:
 
 
 @jars_app.command("archive")
-def archive_classes(in_: JarsFolder = None) -> None:
+def write_class_data_archive(in_: JarsFolder = None) -> None:
     """Archive the classes of Spark and of the workers' jars, so that workers of this user start sooner.
 
     The archive (some 170 MB) is stored in coterie/classes in the user's cache folder. Write another archive when the
@@ -429,4 +432,4 @@ def archive_classes(in_: JarsFolder = None) -> None:
     """
     from coterie.cli import jars
 
-    jars.archive_classes(in_)
+    jars.write_class_data_archive(in_)

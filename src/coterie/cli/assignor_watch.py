@@ -59,7 +59,7 @@ class AssignorMetadataWatch:
         self._loop = asyncio.get_running_loop()
         for watched in self._assignors:
             try:
-                watched.offered = await self._read_offer(watched)
+                watched.offered = await self._read_and_check_offer(watched)
             except Exception as error:
                 raise make_unusable_assignor_error(watched.name, str(error)) from error
         return tuple(watched.offered for watched in self._assignors if watched.offered is not None)
@@ -87,15 +87,15 @@ class AssignorMetadataWatch:
                     await watched.is_due.wait()
             watched.is_due.clear()
             try:
-                offered = await self._read_offer(watched)
+                offered = await self._read_and_check_offer(watched)
             except Exception as error:  # noqa: BLE001 - a plug-in may raise any exception
-                watched.log_failure(error)
+                watched.log_failure_if_first(error)
                 continue
-            update = watched.store_offer(offered)
+            update = watched.store_offer_and_make_update(offered)
             if update is not None:
                 report(update)
 
-    async def _read_offer(self, watched: "_WatchedAssignor") -> OfferedAssignor:
+    async def _read_and_check_offer(self, watched: "_WatchedAssignor") -> OfferedAssignor:
         """Read the assignor's name, versions and metadata, on the assignor's thread.
 
         :raises WorldError: when the plug-in raises an exception or does not return in time, the versions or the
@@ -133,7 +133,7 @@ class _WatchedAssignor:
         self._has_failed = False
         """Whether the last call has failed, which was logged."""
 
-    def store_offer(self, offered: OfferedAssignor) -> UpdateAssignor | None:
+    def store_offer_and_make_update(self, offered: OfferedAssignor) -> UpdateAssignor | None:
         """Store ``offered``, the result of a call that succeeded. Returns the order to the worker's membership to
         report ``offered`` to the coordinator. None if there is nothing to report: the metadata and their version are
         unchanged, and ``offered.reason`` is 0 or the reason of the call before."""
@@ -147,7 +147,7 @@ class _WatchedAssignor:
             name=self.name, metadata_version=offered.metadata_version, metadata=offered.metadata, reason=offered.reason
         )
 
-    def log_failure(self, error: Exception) -> None:
+    def log_failure_if_first(self, error: Exception) -> None:
         """Log that a call has failed with ``error``, unless the call before has failed too."""
         if not self._has_failed:
             self._has_failed = True

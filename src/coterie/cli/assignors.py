@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
+from coterie.assignors.connect.target_shape import checked_target
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginCaller
 from coterie.cli.plugin_loading import check_registered_once, load_plugin, make_unusable_plugin_error
@@ -48,7 +49,7 @@ def check_assignors_installed(names: Sequence[str], *, key: str) -> None:
     check_registered_once(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
-def load_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
+def load_usable_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
     """All assignors that installed packages register, each created with ``policy``. One that cannot be used is left
     out, with a warning: the broker is started for other groups, too."""
     usable: list[ConnectAssignor] = []
@@ -96,9 +97,9 @@ def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
 
 def assign_functions_by_name(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
     """The functions that compute a target assignment with an assignor, by the assignor's name. Each function calls its
-    assignor on a separate thread. It raises WorldError when the snapshot's time limit is over, or an earlier call of
-    the same assignor has not returned; TypeError when the assignor returns no target; and the exceptions of the
-    assignor."""
+    assignor on a separate thread, and checks its result there. It raises WorldError when the snapshot's time limit is
+    over, or an earlier call of the same assignor has not returned; TypeError when the assignor returns no target, or
+    one with values of other types; and the exceptions of the assignor."""
     return {assignor.name: _make_assign_function(assignor) for assignor in assignors}
 
 
@@ -106,12 +107,7 @@ def _make_assign_function(assignor: ConnectAssignor) -> Assign:
     thread = PluginCaller(f"assignor {assignor.name}")
 
     async def assign(group: GroupSnapshot) -> ComputedTarget:
-        target = await thread.call(lambda: assignor.assign(group), timeout_ms=group.time_limit_ms)
-        if not isinstance(target, ComputedTarget):
-            raise TypeError(
-                f"assign of the assignor {assignor.name} returned {type(target).__name__} in place of ComputedTarget"
-            )
-        return target
+        return await thread.call(lambda: checked_target(assignor.assign(group)), timeout_ms=group.time_limit_ms)
 
     return assign
 

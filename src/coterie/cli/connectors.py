@@ -73,7 +73,7 @@ def show_connector_status(url: str, name: str) -> None:
 
     :raises WorldError: see :func:`.send_request`.
     """
-    status = send_request(url, "GET", _connector_path(name, "/status")).json()
+    status = send_request(url, "GET", _connector_url_path(name, "/status")).json()
     connector = status["connector"]
     _console.print(f"{escape(status['name'])}: {_state_and_worker_text(connector)}")
     if connector.get("trace"):
@@ -89,7 +89,7 @@ def pause_connector(url: str, name: str) -> None:
 
     :raises WorldError: see :func:`.send_request`.
     """
-    send_request(url, "PUT", _connector_path(name, "/pause"))
+    send_request(url, "PUT", _connector_url_path(name, "/pause"))
     _console.print(f"{escape(name)} is being paused.")
 
 
@@ -98,7 +98,7 @@ def resume_connector(url: str, name: str) -> None:
 
     :raises WorldError: see :func:`.send_request`.
     """
-    send_request(url, "PUT", _connector_path(name, "/resume"))
+    send_request(url, "PUT", _connector_url_path(name, "/resume"))
     _console.print(f"{escape(name)} is being resumed.")
 
 
@@ -107,14 +107,14 @@ def delete_connector(url: str, name: str) -> None:
 
     :raises WorldError: see :func:`.send_request`.
     """
-    send_request(url, "DELETE", _connector_path(name))
+    send_request(url, "DELETE", _connector_url_path(name))
     _console.print(f"{escape(name)} is deleted; its output is kept.")
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _connector_path(name: str, path_suffix: str = "") -> str:
+def _connector_url_path(name: str, path_suffix: str = "") -> str:
     """The path of connector ``name`` in the REST API, followed by ``path_suffix``."""
     return encoded_path(("connectors", name)) + path_suffix
 

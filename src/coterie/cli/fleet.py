@@ -66,35 +66,38 @@ class FleetSettings:
         """The options of the broker's command for the delays and timeouts of groups."""
         options = ["--initial-delay-ms", str(self.initial_rebalance_delay_ms)]
         if self.group_protocol is GroupProtocolName.CONNECT:
-            configs = {"initial.rebalance.delay.ms": str(self.initial_rebalance_delay_ms), **self._member_timings}
+            configs = {
+                "initial.rebalance.delay.ms": str(self.initial_rebalance_delay_ms),
+                **self._member_timeout_settings,
+            }
             for name, value in configs.items():
                 options += ["--config", f"group.connect.{name}={value}"]
         return options
 
     @property
-    def worker_properties(self) -> Mapping[str, str]:
+    def common_worker_properties(self) -> Mapping[str, str]:
         """The workers' settings for the protocol of the group, and ``extra_worker_settings``."""
         is_classic = self.group_protocol is GroupProtocolName.CLASSIC
-        timings = self._member_timings if is_classic else {}
+        timings = self._member_timeout_settings if is_classic else {}
         return {"group.protocol": self.group_protocol.value, **timings, **self.extra_worker_settings}
 
     @property
-    def _member_timings(self) -> dict[str, str]:
+    def _member_timeout_settings(self) -> dict[str, str]:
         """The timeouts of members that are set, by the names that workers have for them."""
         timings = {"session.timeout.ms": self.session_timeout_ms, "heartbeat.interval.ms": self.heartbeat_interval_ms}
         return {name: str(value) for name, value in timings.items() if value is not None}
 
 
 class Fleet:
-    """Starts, checks and ends a broker and numbered workers on this machine. :meth:`handle_ended_children` restarts a
-    broker that has ended, but no worker."""
+    """Starts, checks and ends a broker and numbered workers on this machine. :meth:`restart_broker_and_report_ended`
+    restarts a broker that has ended, but no worker."""
 
     def __init__(self, settings: FleetSettings, children: Children, print_line: Callable[[str], None]) -> None:
         """``print_line`` prints its argument as a line for the operator."""
         self.settings = settings
         self.workers: dict[int, Child] = {}
         self.ended_workers: list[str] = []
-        """Names of workers that ended without :meth:`remove_killed_worker` or :meth:`close`, in order."""
+        """Names of workers that ended without :meth:`forget_killed_worker` or :meth:`close`, in order."""
         self._children = children
         self._print_line = print_line
         self._broker: Child | None = None
@@ -105,7 +108,7 @@ class Fleet:
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
-    def check_ports(self, worker_count: int) -> None:
+    def check_ports_are_free(self, worker_count: int) -> None:
         """Check that the ports of the broker and of ``worker_count`` workers are free.
 
         :raises WorldError: when a port is in use, is needed twice, or is above 65535; names the option to change.
@@ -145,7 +148,7 @@ class Fleet:
                     f"Another cluster uses the data folder {data_folder}: stop it, or choose another with --data."
                 ) from error
 
-    def start_broker(self) -> None:
+    def start_broker_and_wait(self) -> None:
         """Start the broker; returns when the broker accepts connections.
 
         :raises WorldError: when the broker accepts no connections within ``_BROKER_READY_TIMEOUT_S``, or repeatedly
@@ -154,7 +157,7 @@ class Fleet:
         self._broker = self._start_broker_process()
         deadline = time.monotonic() + _BROKER_READY_TIMEOUT_S
         while not _accepts_connections(self.settings.broker_port):
-            self.handle_ended_children()
+            self.restart_broker_and_report_ended()
             if time.monotonic() > deadline:
                 raise WorldError(
                     f"The broker did not open its port within {_BROKER_READY_TIMEOUT_S:.0f} s.{self._broker_log_tail()}"
@@ -167,21 +170,21 @@ class Fleet:
         Does not wait until the worker is ready.
         """
         name = f"worker-{number}"
-        settings_file = self._settings_file(name)
+        settings_file = self._settings_file_path(name)
         settings_file.parent.mkdir(parents=True, exist_ok=True)
         settings_file.write_text(
             "".join(
                 f"{key}={_escaped_property(value)}\n" for key, value in self._worker_properties(number, name).items()
             )
         )
-        self.workers[number] = self._start_process(name, "worker", "-c", str(settings_file))
+        self.workers[number] = self._start_coterie_process(name, "worker", "-c", str(settings_file))
         return self.workers[number]
 
     def is_worker_ready(self, number: int) -> bool:
         """Whether worker ``number`` has started and is healthy (``GET /health``)."""
-        return not self.worker_startup_status(number)
+        return not self.worker_unready_reason(number)
 
-    def worker_startup_status(self, number: int) -> str:
+    def worker_unready_reason(self, number: int) -> str:
         """What worker ``number`` is doing until it has started, or why it is unhealthy, as text; empty when the worker
         is healthy. The text comes from the worker's ``GET /health``.
 
@@ -204,7 +207,7 @@ class Fleet:
 
     # -- monitoring ---------------------------------------------------------------------------------------------------
 
-    def handle_ended_children(self) -> None:
+    def restart_broker_and_report_ended(self) -> None:
         """Check the children once: restart a broker that has ended, and report each worker that has ended.
 
         A worker that has ended is removed from ``workers`` and added to ``ended_workers``.
@@ -231,7 +234,7 @@ class Fleet:
             self.ended_workers.append(child.name)
             self._report_worker_end(child)
 
-    def has_group_members(self) -> bool:
+    def may_group_have_members(self) -> bool:
         """Whether the group has a member. Also True while the broker does not respond.
 
         A killed worker is a member until its session ends.
@@ -245,7 +248,7 @@ class Fleet:
             return True
         return group is not None and bool(group.members)
 
-    def remove_killed_worker(self, number: int) -> None:
+    def forget_killed_worker(self, number: int) -> None:
         """Remove worker ``number``, which was killed on purpose, from ``workers``, without a report."""
         del self.workers[number]
 
@@ -282,18 +285,18 @@ class Fleet:
             exception = " (not if it led the group)" if is_classic else ""
             advice = (
                 f" Its jobs wait {self._rebalance_delay_s:g} s for its return{exception}, then other workers run them. "
-                f"To restart it: coterie worker -c {self._settings_file(child.name)}"
+                f"To restart it: coterie worker -c {self._settings_file_path(child.name)}"
             )
         self._print_line(f"{child.name} ended unexpectedly ({_exit_cause(exit_code)}).{advice}\n{log_text}")
 
     def _start_broker_process(self) -> Child:
         """Start the broker's process; does not wait until the broker is ready."""
         listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data_folder / "broker")
-        return self._start_process(
+        return self._start_coterie_process(
             "broker", "broker", "--listen", listen, "--data", data, *self.settings.broker_options
         )
 
-    def _start_process(self, name: str, *arguments: str) -> Child:
+    def _start_coterie_process(self, name: str, *arguments: str) -> Child:
         """Start ``coterie`` with ``arguments`` as the child ``name``."""
         # The temporary files that a killed child leaves are in the data folder, too.
         temporary_folder = self.settings.data_folder / "tmp"
@@ -307,7 +310,7 @@ class Fleet:
         """The workers' scheduled rebalance delay, in seconds."""
         return int(self.settings.extra_worker_settings["scheduled.rebalance.max.delay.ms"]) / 1000
 
-    def _settings_file(self, name: str) -> Path:
+    def _settings_file_path(self, name: str) -> Path:
         """The path of the settings file of the worker ``name``."""
         return self.settings.data_folder / "workers" / f"{name}.properties"
 
@@ -332,7 +335,7 @@ class Fleet:
             "status.storage.replication.factor": "1",
             "log.jvm.file": str(self.settings.data_folder / "logs" / f"{name}.jvm.log"),
             "checkpoint.location": str(self.settings.data_folder / "checkpoints"),
-            **self.settings.worker_properties,
+            **self.settings.common_worker_properties,
         }
 
 

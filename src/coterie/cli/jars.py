@@ -37,7 +37,7 @@ def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None,
     except ValueError as error:
         raise typer.BadParameter(f"--mirror {error}") from None
     folder = target_folder or default_jar_folder(os.environ)
-    jars = [jar for package in _packages_named(package_names) for jar in package.jars]
+    jars = [jar for package in _find_packages_or_all(package_names) for jar in package.jars]
     missing_jars = [jar for jar in jars if not has_pinned_digest(jar, folder)]
     if missing_jars:
         size_bytes = sum(jar.size_bytes for jar in missing_jars)
@@ -50,7 +50,7 @@ def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None,
             def show_progress(jar: Jar, byte_count: int) -> None:
                 progress.update(bar, description=jar.file_name, advance=byte_count)
 
-            fetch_jars(missing_jars, folder, repository_url=mirror, on_bytes=show_progress)
+            fetch_jars(missing_jars, folder, repository_url=mirror, on_chunk=show_progress)
     typer.echo(
         f"{len(jars)} jars are in {folder} ({len(missing_jars)} of them new); workers that start from now on use them"
     )
@@ -65,7 +65,7 @@ def print_jars(folder: Path | None) -> None:
     :raises WorldError: when the folder cannot be read, or there is no default folder.
     """
     folder = folder or default_jar_folder(os.environ)
-    found_jars = FoundJars.in_folder(folder)
+    found_jars = FoundJars.find_in_folder(folder)
     typer.echo(f"The jars in {folder}:")
     for package in jar_packages().values():
         typer.echo(f"{package.name}: {package.needed_for}")
@@ -82,31 +82,31 @@ def print_jars(folder: Path | None) -> None:
         typer.echo(f"To fetch the missing jars: coterie jars fetch {' '.join(missing_packages)}")
 
 
-def archive_classes(folder: Path | None) -> None:
+def write_class_data_archive(folder: Path | None) -> None:
     """Write the class-data archive of the JVM for workers that use the jars in ``folder``, so that they start sooner;
     do nothing if the archive exists. Starts Spark.
 
     ``folder`` None is the default folder of jars.
 
     :raises WorldError: when there is no default folder or no suitable Java, the folder cannot be read, or as described
-        at :func:`coterie.spark.warmup.write_class_archive`.
+        at :func:`coterie.spark.warmup.run_spark_to_write_archive`.
     """
     from coterie.spark.class_archive import archive_path
-    from coterie.spark.java import find_java_home
+    from coterie.spark.java import find_or_write_java_home
     from coterie.spark.session import make_spark_settings
     from coterie.spark.settings import SparkConfig
-    from coterie.spark.warmup import write_class_archive
+    from coterie.spark.warmup import run_spark_to_write_archive
 
     jars = spark_settings_for_jars(folder or default_jar_folder(os.environ), {})
     with tempfile.TemporaryDirectory(prefix="coterie-archive-") as scratch_folder_name:
         scratch_folder = Path(scratch_folder_name)
         settings = make_spark_settings(jars, scratch_folder)
-        path = archive_path(find_java_home(scratch_folder, os.environ), settings, os.environ)
+        path = archive_path(find_or_write_java_home(scratch_folder, os.environ), settings, os.environ)
         if path.exists():
             typer.echo(f"{path} exists already; workers use it")
             return
         typer.echo("Starting Spark once to write an archive of its classes; this takes about a minute ...", err=True)
-        write_class_archive(
+        run_spark_to_write_archive(
             SparkConfig(
                 checkpoint_location=scratch_folder / "checkpoints",
                 scratch_folder=scratch_folder,
@@ -130,7 +130,7 @@ def _jar_state_text(jar: Jar, folder: Path, found_jars: FoundJars) -> str:
             return f"{', '.join(other_versions)} instead of" if other_versions else "missing"
 
 
-def _packages_named(package_names: Sequence[str]) -> list[JarPackage]:
+def _find_packages_or_all(package_names: Sequence[str]) -> list[JarPackage]:
     """Return the packages with these names; all packages if ``package_names`` is empty.
 
     :raises typer.BadParameter: when a name is not the name of a package.

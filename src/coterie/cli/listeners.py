@@ -73,7 +73,7 @@ def _create_listener(listener_class: Any) -> WorkerRebalanceListener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _PluginCall:
     """One call of a plug-in, for the thread and for log messages."""
 
     plugin_kind_and_name: str
@@ -87,15 +87,15 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RunningCall:
+class _RunningPluginCall:
     """The call that the thread is executing."""
 
-    call: _Call
-    begun_ms: float
+    call: _PluginCall
+    began_at_monotonic_ms: float
     """When the call began, in milliseconds of the monotonic clock."""
 
 
-class ListenerThread:
+class RebalanceListenerThread:
     """Calls, on one thread, the listeners of a worker's rebalances and the `ConnectAssignor.on_assignment` of the
     worker's assignors (`herder.seams.RebalanceListeners`). For one assignment, the assignors are called before the
     listeners. The methods of this object are called on the event loop's thread."""
@@ -120,9 +120,9 @@ class ListenerThread:
         """The news that wait for the thread. None in this queue ends the thread."""
         self._thread: threading.Thread | None = None
         """The thread that calls the plug-ins. It is started with the first news; None before."""
-        self._running: _RunningCall | None = None
+        self._running: _RunningPluginCall | None = None
         """The call that the thread is executing; None between two calls. Only the thread assigns this field."""
-        self._logged: _RunningCall | None = None
+        self._logged: _RunningPluginCall | None = None
         """The last call that was logged as slow; None before the first. No call is logged twice."""
         self._timer: asyncio.TimerHandle | None = None
         """Looks for a slow call; None if all calls were done when it last fired."""
@@ -144,7 +144,9 @@ class ListenerThread:
             return
         self._news.put(news)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._call_plugins, name="rebalance listeners", daemon=True)
+            self._thread = threading.Thread(
+                target=self._call_plugins_until_closed, name="rebalance listeners", daemon=True
+            )
             self._thread.start()
         if self._timer is None:
             self._set_slow_call_timer()
@@ -173,16 +175,20 @@ class ListenerThread:
 
     def _set_slow_call_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._slow_call_ms / 1000, self._on_slow_call_timer)
+        self._timer = loop.call_later(self._slow_call_ms / 1000, self._log_slow_call_and_rearm)
 
-    def _on_slow_call_timer(self) -> None:
+    def _log_slow_call_and_rearm(self) -> None:
         """Log the running call if it has not returned within ``slow_call_ms``, but no call twice. Set the timer again
         while calls are not done."""
         running = self._running
         if running is None and self._news.empty():
             self._timer = None
             return
-        if running is not None and running is not self._logged and _now_ms() >= running.begun_ms + self._slow_call_ms:
+        if (
+            running is not None
+            and running is not self._logged
+            and _now_ms() >= running.began_at_monotonic_ms + self._slow_call_ms
+        ):
             self._logged = running
             logger.warning(
                 "%s has not returned within %g s: the later calls of the listeners of rebalances wait for it. If it "
@@ -194,10 +200,10 @@ class ListenerThread:
 
     # -- the thread's part --------------------------------------------------------------------------------------------
 
-    def _call_plugins(self) -> None:
+    def _call_plugins_until_closed(self) -> None:
         while (news := self._news.get()) is not None:
             for call in self._calls_for_news(news):
-                self._running = _RunningCall(call=call, begun_ms=_now_ms())
+                self._running = _RunningPluginCall(call=call, began_at_monotonic_ms=_now_ms())
                 try:
                     call.function()
                 except BaseException as error:
@@ -205,34 +211,36 @@ class ListenerThread:
                 finally:
                     self._running = None
 
-    def _calls_for_news(self, news: RebalanceNews) -> Iterator[_Call]:
+    def _calls_for_news(self, news: RebalanceNews) -> Iterator[_PluginCall]:
         """The calls of plug-ins for ``news``, in their order: of the assignors, if ``news`` is an assignment, then of
         the listeners."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
-                function = partial(self._notify_assignor, name, assignor, news.assignment)
-                yield _Call(plugin_kind_and_name=f"assignor {name}", method_name="on_assignment", function=function)
+                function = partial(self._call_on_assignment, name, assignor, news.assignment)
+                yield _PluginCall(
+                    plugin_kind_and_name=f"assignor {name}", method_name="on_assignment", function=function
+                )
         for one in self._listeners:
             plugin, listener = f"listener {one.name}", one.listener
             match news:
                 case JobsAssigned(jobs=jobs, assignment_epoch=epoch):
-                    yield _Call(
+                    yield _PluginCall(
                         plugin_kind_and_name=plugin,
                         method_name="on_assigned",
                         function=partial(listener.on_assigned, jobs, epoch),
                     )
                 case JobsRevoked(jobs=jobs):
-                    yield _Call(
+                    yield _PluginCall(
                         plugin_kind_and_name=plugin,
                         method_name="on_revoked",
                         function=partial(listener.on_revoked, jobs),
                     )
                 case JobsLost(jobs=jobs):
-                    yield _Call(
+                    yield _PluginCall(
                         plugin_kind_and_name=plugin, method_name="on_lost", function=partial(listener.on_lost, jobs)
                     )
 
-    def _notify_assignor(self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
+    def _call_on_assignment(self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
         """Call the assignor's `on_assignment`, then ``after_assignment``. A separate function, so that an assignor
         without that method causes an error of the call, which is logged."""
         try:

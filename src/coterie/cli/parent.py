@@ -26,12 +26,10 @@ def exit_with_parent() -> None:
     descriptor = os.environ.pop(PIPE_DESCRIPTOR_VARIABLE, None)
     if descriptor is not None:
         _watched_pipe_descriptor.append(descriptor)
-        threading.Thread(
-            target=_kill_group_when_pipe_closes, args=(int(descriptor),), name="parent", daemon=True
-        ).start()
+        threading.Thread(target=_kill_process_group_at_eof, args=(int(descriptor),), name="parent", daemon=True).start()
 
 
-def environment_for_exec() -> dict[str, str]:
+def prepare_environment_for_exec() -> dict[str, str]:
     """The environment variables to add when this process replaces itself (``exec``), so that the new process watches
     the parent's pipe too. Empty if this process watches no pipe.
 
@@ -43,7 +41,7 @@ def environment_for_exec() -> dict[str, str]:
     return {PIPE_DESCRIPTOR_VARIABLE: _watched_pipe_descriptor[0]}
 
 
-def _kill_group_when_pipe_closes(descriptor: int) -> None:
+def _kill_process_group_at_eof(descriptor: int) -> None:
     """Wait until the pipe closes. Then kill this process with SIGKILL, and with it all processes of its process group
     if it leads the group. Does not return."""
     os.set_inheritable(descriptor, False)

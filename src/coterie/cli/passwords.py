@@ -16,7 +16,7 @@ def check_user_name(name: str) -> None:
         raise WorldError(f"{name!r} is not a valid user name: it must be printable and not blank")
 
 
-def read_new_password(name: str) -> str:
+def read_or_prompt_new_password(name: str) -> str:
     """Return the password of user ``name``, from a prompt on a terminal, else from one line of standard input.
 
     A password is never an option, because every process on the machine can read command lines.

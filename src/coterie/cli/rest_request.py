@@ -23,7 +23,7 @@ def open_http_client() -> httpx.Client:
         timeout=httpx.Timeout(100, connect=5),
         auth=(login.user, login.password) if login.user is not None else None,
         verify=(
-            DeferredClientContext.of_system()
+            DeferredClientContext.trusting_system_certificates()
             if login.ca_file is None
             else client_context(TlsFiles(ca_location=str(login.ca_file)))
         ),
@@ -66,7 +66,7 @@ def unreachable_message(url: str, error: Exception) -> str:
 def tls_failure_message(url: str, error: Exception) -> str | None:
     """The message for a request to ``url`` that failed with ``error``, if a process listens at ``url`` but its
     certificate is not accepted, or TLS fails for another reason. Else None."""
-    match connection_error(error):
+    match find_os_error_cause(error):
         case ssl.SSLEOFError():
             return None  # The process has closed the connection, in most cases because it ends.
         case ssl.SSLCertVerificationError() as tls_error:
@@ -81,7 +81,7 @@ def tls_failure_message(url: str, error: Exception) -> str | None:
             return None
 
 
-def connection_error(error: BaseException) -> OSError | None:
+def find_os_error_cause(error: BaseException) -> OSError | None:
     """The operating system's or TLS's error that made a request fail with ``error``, an error of httpx; None if there
     is none."""
     cause: BaseException | None = error

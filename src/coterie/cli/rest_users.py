@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.passwords import check_user_name, read_new_password
+from coterie.cli.passwords import check_user_name, read_or_prompt_new_password
 from coterie.nouns.errors import WorldError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name."
 
 
 @users_app.command("add")
-def add_user(
+def add_or_change_user(
     file: UsersFile,
     name: UserName,
     role: Annotated[
@@ -61,7 +61,7 @@ def add_user(
     if ":" in name and not certificate:
         raise WorldError(f"{name!r} is not a valid user name: Basic authentication allows no colon in a user's name")
     users = _users_in(file) if file.exists() else {}
-    password = None if certificate else PasswordHash.from_password(read_new_password(name))
+    password = None if certificate else PasswordHash.from_password(read_or_prompt_new_password(name))
     write_users(file, {**users, name: RestUser(role=Role(role), password_hash=password)})
     typer.echo(f"{'Changed' if name in users else 'Added'} user {name} with the role {role}.")
 

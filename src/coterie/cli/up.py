@@ -25,13 +25,13 @@ def run_cluster(
     try:
         with Children(settings.data_folder / "logs") as children:
             fleet = Fleet(settings, children, print_line=typer.echo)
-            fleet.check_ports(workers)
+            fleet.check_ports_are_free(workers)
             fleet.check_data_folder_is_unused()
             typer.echo(
                 f"Starting the broker and {workers} workers; data in {settings.data_folder}, logs in "
                 f"{settings.data_folder / 'logs'}"
             )
-            fleet.start_broker()
+            fleet.start_broker_and_wait()
             typer.echo(f"The broker is up at 127.0.0.1:{broker_port}")
             try:
                 for number in range(workers):
@@ -56,7 +56,7 @@ def _run_until_group_is_empty(fleet: Fleet) -> None:
     """
     starting_numbers = set(fleet.workers)
     while fleet.workers:
-        fleet.handle_ended_children()
+        fleet.restart_broker_and_report_ended()
         for number in sorted(starting_numbers & fleet.workers.keys()):
             if fleet.is_worker_ready(number):
                 starting_numbers.discard(number)
@@ -64,11 +64,11 @@ def _run_until_group_is_empty(fleet: Fleet) -> None:
                 if not starting_numbers:
                     typer.echo("All workers are up. Ctrl-C stops everything.")
         time.sleep(0.2)
-    if fleet.has_group_members():
+    if fleet.may_group_have_members():
         typer.echo(
             "All workers that this command started have ended. The broker runs until the group has no member; "
             "a killed worker is a member until its session ends. Ctrl-C stops the broker."
         )
-    while fleet.has_group_members():
-        fleet.handle_ended_children()
+    while fleet.may_group_have_members():
+        fleet.restart_broker_and_report_ended()
         time.sleep(1)

@@ -94,6 +94,12 @@ class ConfigKey:
     normalizer: Callable[[str], str] | None = None
     """Converts a valid value to its canonical text: two spellings of one value give the same text. None: the value is
     its own canonical text."""
+    name_in_type_errors: str = ""
+    """The name in messages about a value of another type; empty means ``name``. As in Connect, such messages about a
+    key of a converter have the key without its prefix."""
+    name_in_validator_errors: str = ""
+    """The name in the messages of the validator; empty means ``name``. As in Connect, such messages about a key of a
+    transform, predicate or converter have the key without its prefix."""
     may_hold_password: bool = False
     """Whether error messages hide the value although its type is not PASSWORD, because the value may contain a
     password, as a URL may."""
@@ -106,8 +112,8 @@ class ConfigKey:
     @property
     def recommended_values(self) -> tuple[str, ...]:
         """The values among which a form lets the user choose, sorted; empty when the key has no list of valid values.
-        No others are valid, except further names of the same plug-ins (:attr:`ClassNames.other_names`)."""
-        return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf) else ()
+        No others are valid, except further names of the same plug-ins (:attr:`OneOfPluginClasses.other_names`)."""
+        return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf | OneOfPluginClasses) else ()
 
     def normalized_value(self, value: str) -> str:
         """The canonical text of ``value``: two spellings of the same value give the same text. It is computed from the
@@ -125,11 +131,13 @@ class ConfigKey:
         if value is None:
             missing_error = f'Missing required configuration "{self.name}" which has no default value.'
             return missing_error if self.is_required else None
-        reason = type_error(self.type, value) or (self.validator(value.strip()) if self.validator else None)
+        name, reason = self.name_in_type_errors or self.name, type_error(self.type, value)
+        if reason is None and self.validator is not None:
+            name, reason = self.name_in_validator_errors or self.name, self.validator(value.strip())
         shown_value = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
         if self.type is Type.LIST:
             shown_value = f"[{', '.join(split_list(value))}]"  # As Java writes a list.
-        return None if reason is None else invalid_value_message(self.name, shown_value, reason)
+        return None if reason is None else invalid_value_message(name, shown_value, reason)
 
     def value_errors(self, value: str | None) -> list[str]:
         """All error messages about ``value``; empty when it is valid. None has the same meaning as in
@@ -150,7 +158,8 @@ class ConfigKey:
         contain a null."""
         if not isinstance(self.validator, Range):
             return ()
-        return (invalid_value_message(self.name, "null", "Value must be non-null"),)
+        name = self.name_in_validator_errors or self.name
+        return (invalid_value_message(name, "null", "Value must be non-null"),)
 
     def shown_value(self, value: str | None) -> str | None:
         """``value`` as Connect returns it in the result of a validation: ``[hidden]`` for a password, else the parsed
@@ -158,7 +167,7 @@ class ConfigKey:
         with this name."""
         if value is None or type_error(self.type, value) is not None:
             return None
-        if isinstance(self.validator, ClassNames) and self.validator(value.strip()) is not None:
+        if isinstance(self.validator, OneOfPluginClasses) and self.validator(value.strip()) is not None:
             return None
         parsed = parse_value(self.type, value)
         match parsed:
@@ -196,7 +205,7 @@ class ConfigDef:
         errors_by_name = {key.name: key.value_errors(config.get(key.name, key.default)) for key in self.keys}
         return {name: messages for name, messages in errors_by_name.items() if messages}
 
-    def value_text(self, config: Mapping[str, str], name: str) -> str | None:
+    def value_text_or_default(self, config: Mapping[str, str], name: str) -> str | None:
         """The text of key ``name`` in ``config``, unparsed and unchecked, or the key's default. None when the config
         does not contain the key and the key has no default.
 
@@ -211,7 +220,7 @@ class ConfigDef:
         :raises ConfigError: when the value is not valid, or a required value is missing.
         :raises KeyError: when no key has this name.
         """
-        key, text = self[name], self.value_text(config, name)
+        key, text = self[name], self.value_text_or_default(config, name)
         if (message := key.value_error(text)) is not None:
             raise ConfigError({name: [message]})
         if text is None:
@@ -315,9 +324,11 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassNames(OneOf):
-    """A validator that accepts the names of plug-ins of one type; forms recommend :attr:`values`."""
+class OneOfPluginClasses:
+    """A validator that accepts the names of plug-ins of one type; forms recommend :attr:`values`. The message about
+    another name is Connect's, which does not list the names."""
 
+    values: tuple[str, ...]
     interface_name: str
     """The name of Connect's interface for this type of plug-in, for error messages."""
     other_names: frozenset[str] = frozenset()
@@ -326,7 +337,7 @@ class ClassNames(OneOf):
     def __call__(self, value: str) -> str | None:
         if value in self.values or value in self.other_names:
             return None
-        return f"Class {value} could not be found. {self.error_prefix} {', '.join(self.values)}"
+        return f"Class {value} could not be found."
 
 
 def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -> OneOf:
@@ -335,7 +346,7 @@ def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -
     return OneOf(tuple(values), error_prefix)
 
 
-def not_blank(value: str) -> str | None:
+def blank_value_error(value: str) -> str | None:
     """A validator: the error message when ``value`` is blank, else None."""
     return None if value.strip() else "String must be non-empty"
 

@@ -5,7 +5,7 @@ value and its errors. User interfaces for Connect make their forms from it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Type
+from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses, Type
 from coterie.config.secrets import contains_reference
 
 NULL_VALUE_ERROR = "Null value can not be supplied as the configuration value."
@@ -16,8 +16,9 @@ NULL_VALUE_ERROR = "Null value can not be supplied as the configuration value."
 class ConfigInfo:
     """One key of a validated config: its definition, its value and its errors."""
 
-    key: ConfigKey
-    """The definition of the key."""
+    name: str
+    key: ConfigKey | None
+    """The definition of the key; None for a key that has an error and is in no definition."""
     value: str | None = field(repr=False)
     """The parsed value as text, or the default; ``[hidden]`` for a password. None when there is none, and for a value
     that is not of the key's type."""
@@ -35,11 +36,16 @@ class ConfigInfos:
     """The class of the connector, as the config names it."""
     configs: tuple[ConfigInfo, ...]
     """All keys that the connector has with this config, and all other keys with an error, in the order of a form."""
+    client_property_message: str | None = field(default=None, repr=False)
+    """The message about a property of a Kafka client, such as ``producer.override.linger.ms``, whose value is not of
+    the property's type. Connect refuses the request then, instead of reporting the error of the key. None: there is no
+    such value."""
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The headings of the form, in the order of their first keys."""
-        return tuple(dict.fromkeys(info.key.group for info in self.configs if info.key.group is not None))
+        groups = (info.key.group for info in self.configs if info.key is not None)
+        return tuple(dict.fromkeys(group for group in groups if group is not None))
 
     @property
     def error_count(self) -> int:
@@ -50,7 +56,7 @@ class ConfigInfos:
     def errors(self) -> dict[str, list[str]]:
         """The error messages by key. A key without errors is not in the result: for a valid config the result is
         empty."""
-        return {info.key.name: list(info.errors) for info in self.configs if info.errors}
+        return {info.name: list(info.errors) for info in self.configs if info.errors}
 
     @property
     def unknown_class_message(self) -> str | None:
@@ -58,10 +64,10 @@ class ConfigInfos:
         sources and sinks, where Connect lists Java's objects. None if the class is a source or sink, if the definition
         of ``connector.class`` does not list the classes, and if the config contains a reference instead of a class:
         only the runtime knows the value of a reference."""
-        class_info = next((info for info in self.configs if info.key.name == "connector.class"), None)
-        if class_info is None or not isinstance(class_info.key.validator, ClassNames):
+        class_key = next((info.key for info in self.configs if info.name == "connector.class"), None)
+        if class_key is None or not isinstance(class_key.validator, OneOfPluginClasses):
             return None
-        names = class_info.key.validator
+        names = class_key.validator
         if names(self.connector_class.strip()) is None or contains_reference(self.connector_class):
             return None
         return (
@@ -71,9 +77,9 @@ class ConfigInfos:
 
     def with_errors(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
         """A copy in which the keys of ``errors_by_key`` have these errors instead of their own. A key that is not among
-        :attr:`configs` is added, see :func:`definition_for_unknown_key`."""
-        known_keys = {info.key.name for info in self.configs}
-        changed = (replace(info, errors=tuple(errors_by_key.get(info.key.name, info.errors))) for info in self.configs)
+        :attr:`configs` is added, without a definition and a value."""
+        known_keys = {info.name for info in self.configs}
+        changed = (replace(info, errors=tuple(errors_by_key.get(info.name, info.errors))) for info in self.configs)
         return replace(self, configs=(*changed, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
     def with_nulls(self, keys: Iterable[str]) -> "ConfigInfos":
@@ -83,7 +89,9 @@ class ConfigInfos:
         without_values = replace(
             self,
             configs=tuple(
-                replace(info, value=None, errors=info.key.null_errors) if info.key.name in null_keys else info
+                replace(info, value=None, errors=() if info.key is None else info.key.null_errors)
+                if info.name in null_keys
+                else info
                 for info in self.configs
             ),
         )
@@ -100,13 +108,14 @@ def make_config_infos(
     written_config: Mapping[str, str] | None = None,
 ) -> ConfigInfos:
     """The result of a validation of ``config`` with the keys of ``definition``. A key with an error that is not in
-    ``definition`` is added, see :func:`definition_for_unknown_key`.
+    ``definition`` is added, without a definition and a value.
 
     ``written_config`` is the config as the client sent it, if ``config`` has secrets in place of its references. The
     result then has the value that the client sent.
     """
     configs = tuple(
         ConfigInfo(
+            name=key.name,
             key=key,
             value=_shown_value(key, config, config if written_config is None else written_config),
             errors=tuple(errors_by_key.get(key.name, ())),
@@ -126,18 +135,8 @@ def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapp
     return written_value if is_reference else key.shown_value(written_value)
 
 
-def definition_for_unknown_key(name: str) -> ConfigKey:
-    """The definition that a form gets of a key that is in no definition and has errors. Connect returns null instead of
-    a definition, which some of its clients cannot read."""
-    documentation = "This key is not in the connector's definition."
-    return ConfigKey(name=name, type=Type.STRING, documentation=documentation, is_optional=True)
-
-
 def _infos_of_unknown_keys(errors_by_key: Mapping[str, Sequence[str]], known_keys: Iterable[str]) -> list[ConfigInfo]:
     """An entry for each key of ``errors_by_key`` that is not among ``known_keys``. Their values are left out: without a
     definition it is unknown whether a value is a password."""
     names = [name for name in errors_by_key if name not in set(known_keys)]
-    return [
-        ConfigInfo(key=definition_for_unknown_key(name), value=None, errors=tuple(errors_by_key[name]))
-        for name in names
-    ]
+    return [ConfigInfo(name=name, key=None, value=None, errors=tuple(errors_by_key[name])) for name in names]

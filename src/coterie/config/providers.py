@@ -9,7 +9,7 @@
 
 A reference is ``${env:PG_PASSWORD}``, ``${file:/run/secrets/pg.properties:password}`` or
 ``${directory:/run/secrets:password}`` (KIP-297, KIP-421). As in Kafka, a reference to a provider that the worker does
-not have stays as it is. Every value that replaces a reference is hidden in texts (:func:`remember_secret`).
+not have stays as it is. Every value that replaces a reference is hidden in texts (:func:`register_secret_to_hide`).
 """
 
 import logging
@@ -22,7 +22,7 @@ from typing import Protocol, Self
 
 from coterie.config.definition import split_list
 from coterie.config.properties import parse_properties
-from coterie.config.secrets import SecretNotHiddenError, remember_secret, replace_references
+from coterie.config.secrets import SecretNotHiddenError, register_secret_to_hide, replace_references
 from coterie.nouns.errors import ConfigError, WorldError, invalid_value_message
 
 log = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ class ConfigProviders:
                 unknown_references[reference[0]] = None
                 return reference[0]
             value = provider.value_of(path, key)
-            remember_secret(value)
+            register_secret_to_hide(value)
             return value
 
         for key, value in config.items():

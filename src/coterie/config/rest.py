@@ -55,14 +55,14 @@ class RestListener(NamedTuple):
     port: int
 
     @property
-    def has_every_interface(self) -> bool:
+    def listens_on_every_interface(self) -> bool:
         """Whether the listener has every interface of the machine."""
         return self.host in ("", "0.0.0.0", "::")
 
     def overlaps(self, other: "RestListener") -> bool:
         """Whether the two listeners cannot listen at the same time: they have the same port, other than 0, and the same
         host or every interface. Two names of one host are different hosts here."""
-        is_host_shared = self.host == other.host or self.has_every_interface or other.has_every_interface
+        is_host_shared = self.host == other.host or self.listens_on_every_interface or other.listens_on_every_interface
         return self.port == other.port != 0 and is_host_shared
 
 
@@ -196,7 +196,7 @@ class RestSettings(BaseModel):
         that port is not known, and then the result may have port 0.
         """
         listener = self.advertised_listener
-        host = socket.gethostname() if listener.has_every_interface else listener.host
+        host = socket.gethostname() if listener.listens_on_every_interface else listener.host
         port = self.rest_advertised_port or (bound_port if listener.port == 0 else None) or listener.port
         return RestAddress(self.rest_advertised_host_name or host, port)
 

@@ -133,7 +133,7 @@ class _KnownSecrets:
 _known_secrets = _KnownSecrets()
 
 
-def remember_secret(value: str) -> None:
+def register_secret_to_hide(value: str) -> None:
     """Hide ``value`` in all texts from now on (:func:`hide_secrets`): also without the white space around it, each of
     its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL. A text that is shorter
     than :data:`HIDDEN_SIZE_MIN` is not hidden.
@@ -158,10 +158,10 @@ def hide_secrets(text: str) -> str:
 
 def add_secrets_follower(follower: SecretsFollower) -> None:
     """Call ``follower`` with all values of references that this process has resolved: now and, until
-    :func:`remove_secrets_follower`, again after each new value, before :func:`remember_secret` returns.
+    :func:`remove_secrets_follower`, again after each new value, before :func:`register_secret_to_hide` returns.
 
-    A follower that cannot hide a value raises SecretNotHiddenError, also from :func:`remember_secret`: the value must
-    then not be used.
+    A follower that cannot hide a value raises SecretNotHiddenError, also from :func:`register_secret_to_hide`: the
+    value must then not be used.
 
     :raises SecretNotHiddenError: when ``follower`` raises it now; ``follower`` is then not called again.
     """

@@ -75,7 +75,7 @@ class TlsFiles:
         unprefixed = {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
         parser = _SecurityParser(unprefixed, prefix=prefix)
         files = cls(**parser.tls_fields())
-        parser.raise_errors()
+        parser.raise_if_errors()
         return files
 
 
@@ -149,10 +149,10 @@ class _SecurityParser:
             fields |= self._sasl_fields()
         if protocol.endswith("SSL"):
             fields |= self.tls_fields()
-        self.raise_errors()
+        self.raise_if_errors()
         return fields
 
-    def raise_errors(self) -> None:
+    def raise_if_errors(self) -> None:
         """Raise all recorded errors together, if there are any.
 
         :raises ConfigError: when errors were recorded.

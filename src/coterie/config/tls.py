@@ -1,9 +1,6 @@
-"""TLS contexts of the servers (the embedded broker, a worker's REST API) and of the clients of the REST API, and the
-names in certificates.
-"""
+"""TLS contexts of the servers (the embedded broker, a worker's REST API) and of the clients of the REST API."""
 
 import functools
-import re
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,13 +9,6 @@ from typing import Any, Self
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
-
-_SHORT_NAMES = {
-    "commonName": "CN", "organizationalUnitName": "OU", "organizationName": "O", "localityName": "L",
-    "stateOrProvinceName": "ST", "countryName": "C", "streetAddress": "STREET", "domainComponent": "DC",
-    "userId": "UID",
-}  # fmt: skip
-"""RFC 2253's short names of the attribute names that OpenSSL writes in full."""
 
 
 def server_context(
@@ -103,7 +93,7 @@ class DeferredClientContext(ssl.SSLContext):
         self._get_context = get_context
 
     @classmethod
-    def of_system(cls) -> Self:
+    def trusting_system_certificates(cls) -> Self:
         """A context that trusts the certificates that the system trusts, and reads them for the first connection."""
         return cls(functools.cache(ssl.create_default_context))
 
@@ -124,28 +114,6 @@ class DeferredClientContext(ssl.SSLContext):
     ) -> ssl.SSLObject:
         """Begin a connection of an asynchronous client. asyncio and httpx call only this method for it."""
         return self._get_context().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-
-
-def distinguished_name(certificate: Any) -> str | None:
-    """The subject of a peer's certificate in Kafka's format (RFC 2253: the last part first), such as
-    ``CN=loader,O=Big Co``. None without a certificate.
-
-    ``certificate`` is the result of :meth:`ssl.SSLSocket.getpeercert`, empty or None without a certificate.
-    """
-    if not certificate:
-        return None
-    parts = [
-        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escape_subject_value(value)}" for key, value in part)
-        for part in reversed(certificate["subject"])
-    ]
-    return ",".join(parts)
-
-
-def _escape_subject_value(value: str) -> str:
-    """A part of a distinguished name with the escapes of Java's class X500Principal, whose names Kafka uses: those of
-    RFC 2253, and also of ``=``, of every ``#``, of NUL (as in RFC 4514) and of all blanks at both ends."""
-    escaped = re.sub(r'([,=+<>#;"\\])', r"\\\1", value).replace("\0", r"\00")
-    return re.sub(r"\A[ \r]+|[ \r]+\Z", lambda blanks: re.sub("(.)", r"\\\1", blanks[0]), escaped)
 
 
 def _make_unusable_file_error(what: str, path: Path, error: OSError) -> WorldError:

@@ -292,7 +292,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
         return self.worker_name or self.worker_id(bound_port=bound_port)
 
     @property
-    def _has_signed_requests(self) -> bool:
+    def _offers_signed_requests(self) -> bool:
         """Whether this worker offers a protocol with which workers sign their requests to each other (KIP-507)."""
         return self.group_protocol is GroupProtocolName.CONNECT or self.connect_protocol in ("sessioned", "static")
 
@@ -396,7 +396,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     def _contradiction_errors(self) -> dict[str, list[str]]:
         """The errors, by key, of values that are valid but contradict each other."""
         errors = self.signature_algorithm_errors() | self.rest_contradiction_errors()
-        if self.rest_users_file is not None and not self._has_signed_requests:
+        if self.rest_users_file is not None and not self._offers_signed_requests:
             errors["rest.users.file"] = [
                 invalid_value_message(
                     "rest.users.file",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseDurations:
     """The parts of a session timeout. When the coordinator ends this worker's session, the group's leader assigns this
     worker's jobs to other workers, so all jobs here must stop before that. From these durations follow when the member
     considers its membership lost, how long the herder lets tasks stop, and when the watchdog stops all tasks of a

@@ -15,7 +15,7 @@ ValueT = TypeVar("ValueT")
 
 
 @dataclass(slots=True)
-class PendingWrites(Generic[KeyT, ValueT]):
+class OpenTransactionWrites(Generic[KeyT, ValueT]):
     """The values that open transactions have written, by key and producer id, until the transaction's marker commits or
     drops them. The object is false if there are none."""
 

@@ -9,18 +9,18 @@ from dataclasses import replace
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.messages import CancelTimer, Reply, RequestArrived, SetTimer
 from coterie.herder.requests.ids import RequestId
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timeout_refusal
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent, timeout_refusal
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics, TopicRequest
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.state import Herder, PendingActiveTopicsReset, Turn
-from coterie.herder.status_records import ActiveTopic, TopicUse, active_topic_line, active_topic_of_key
+from coterie.herder.status_records import ActiveTopic, FirstTopicUse, active_topic_line, active_topic_of_key
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
 
 # -- the uses of topics -----------------------------------------------------------------------------------------------
 
 
-def on_task_progress(turn: Turn, event: TaskProgressed) -> None:
+def queue_new_topic_uses(turn: Turn, event: TaskProgressed) -> None:
     """Queue a line of the status topic for each topic in ``event.topics``, unless it is known as an active topic of the
     task's connector, or a line or tombstone of it is queued or being appended already. Does nothing while topic
     tracking is disabled, or if the connector is deleted."""
@@ -32,17 +32,17 @@ def on_task_progress(turn: Turn, event: TaskProgressed) -> None:
     for topic in sorted(event.topics - herder.statuses.active_topics(name)):
         active_topic = ActiveTopic(connector=name, topic=topic)
         if active_topic not in herder.work.queued_topics and active_topic not in herder.work.topics_in_flight:
-            use = TopicUse(task_number=event.task.task, discovered_at_ms=now_ms)
+            use = FirstTopicUse(task_number=event.task.task, discovered_at_ms=now_ms)
             herder.work.queued_topics[active_topic] = use
 
 
 def queue_topic_tombstones(turn: Turn, name: ConnectorName) -> None:
     """Queue a tombstone for each active topic of the connector, also for a topic whose line is not written yet."""
-    for topic in sorted(_topics_after_append(turn.herder, name)):
+    for topic in sorted(_topics_after_pending_appends(turn.herder, name)):
         turn.herder.work.queued_topics[ActiveTopic(connector=name, topic=topic)] = None
 
 
-def queue_orphan_tombstones(turn: Turn) -> None:
+def queue_orphaned_topic_tombstones(turn: Turn) -> None:
     """Queue tombstones of the active topics of connectors that are not configured any more: a task may have used a
     topic after the worker that owned the connector had deleted its active topics."""
     for name in sorted(turn.herder.statuses.connectors_with_topics()):
@@ -50,7 +50,7 @@ def queue_orphan_tombstones(turn: Turn) -> None:
             queue_topic_tombstones(turn, name)
 
 
-def _topics_after_append(herder: Herder, name: ConnectorName) -> frozenset[str]:
+def _topics_after_pending_appends(herder: Herder, name: ConnectorName) -> frozenset[str]:
     """The active topics that the connector will have when all queued and unfinished appends of this worker are done."""
     topics = set(herder.statuses.active_topics(name))
     for active_topic, use in {**herder.work.topics_in_flight, **herder.work.queued_topics}.items():
@@ -66,7 +66,7 @@ def _topics_after_append(herder: Herder, name: ConnectorName) -> frozenset[str]:
 # -- the append, together with that of the statuses -------------------------------------------------------------------
 
 
-def take_queued_lines(turn: Turn) -> tuple[NewTopicRecord, ...]:
+def mark_queued_lines_in_flight(turn: Turn) -> tuple[NewTopicRecord, ...]:
     """The queued lines, for an append that the caller orders. They are stored as in flight, and the queue is
     emptied."""
     work = turn.herder.work
@@ -74,7 +74,7 @@ def take_queued_lines(turn: Turn) -> tuple[NewTopicRecord, ...]:
     return tuple(active_topic_line(active_topic, use) for active_topic, use in work.topics_in_flight.items())
 
 
-def on_appended(turn: Turn) -> None:
+def clear_topics_in_flight(turn: Turn) -> None:
     """The append has succeeded: forget the lines in flight."""
     turn.herder.work.topics_in_flight = {}
 
@@ -111,16 +111,16 @@ def on_request(turn: Turn, event: RequestArrived, request: TopicRequest) -> None
     removed = {**herder.work.topics_in_flight, **herder.work.queued_topics}.items()
     unread = frozenset(active.topic for active, use in removed if use is None and active.connector == name)
     if not unread:
-        turn.emit(Reply(id=event.id, answer=Done()))
+        turn.emit(Reply(id=event.id, answer=SuccessWithoutContent()))
         return
     herder.requests.topic_resets[event.id] = PendingActiveTopicsReset(
-        connector=name, began_at_ms=turn.now_ms, unread_topics=unread
+        connector=name, began_at_ms=turn.now_ms, unread_tombstone_topics=unread
     )
     limit_ms = herder.settings.time_limit_ms(event.attempt)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + limit_ms))
 
 
-def on_status_line_read(turn: Turn, line: TopicRecord) -> None:
+def answer_reset_if_last_tombstone(turn: Turn, line: TopicRecord) -> None:
     """A line of the status topic was read. If it is the last tombstone for which a reset waits, answer the reset."""
     active_topic = active_topic_of_key(line.key) if line.value is None else None
     if active_topic is None:
@@ -129,11 +129,11 @@ def on_status_line_read(turn: Turn, line: TopicRecord) -> None:
     for id_, reset in list(resets.items()):
         if reset.connector != active_topic.connector:
             continue
-        resets[id_] = replace(reset, unread_topics=reset.unread_topics - {active_topic.topic})
-        if not resets[id_].unread_topics:
+        resets[id_] = replace(reset, unread_tombstone_topics=reset.unread_tombstone_topics - {active_topic.topic})
+        if not resets[id_].unread_tombstone_topics:
             del resets[id_]
             turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
-            turn.emit(Reply(id=id_, answer=Done()))
+            turn.emit(Reply(id=id_, answer=SuccessWithoutContent()))
 
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:

@@ -8,9 +8,9 @@ checks whether another worker is creating the next one. If not, this worker crea
 
 from coterie.herder import connectors, signing
 from coterie.herder.messages import (
-    CheckpointGenerationFinished,
-    FinishCheckpointGeneration,
-    PublishTaskConfigs,
+    CheckpointGenerationCreationEnded,
+    CreateNextCheckpointGeneration,
+    SendTaskConfigsToLeader,
     SetTimer,
     WriteLogMessage,
 )
@@ -18,7 +18,7 @@ from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.state import Turn
 from coterie.herder.timers import ClosedCheckpointCheckDue
 from coterie.herder.work import CheckpointClosed
-from coterie.herder.writes import submit_leader_write
+from coterie.herder.writes import submit_own_write_as_leader
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
@@ -28,46 +28,50 @@ checks whether another worker is creating the next one; also the time between tw
 checks only if it could not split the connector's config."""
 
 
-def set_finish_check_timer(turn: Turn, connector: ConnectorName) -> None:
+def set_closed_checkpoint_timer(turn: Turn, connector: ConnectorName) -> None:
     """Set the timer of the check, because a task of ``connector`` waits for another config."""
     turn.emit(SetTimer(timer=ClosedCheckpointCheckDue(connector=connector), at_ms=turn.now_ms + FINISH_CHECK_DELAY_MS))
 
 
-def on_finish_check_due(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
+def create_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
     """If a task of the connector still waits for the next checkpoint generation, set the timer again, and order the
     chore that creates this generation unless another worker is creating it. The chore is not ordered if this worker
     owns the connector and could split it, if the chore is already running, or if this worker is leaving or has no valid
-    lease (:meth:`.Place.has_valid_lease`)."""
+    lease (:meth:`.WorkerMembership.has_valid_lease`)."""
     herder, name = turn.herder, timer.connector
-    if not _has_waiting_task(turn, name):
+    if not _has_task_awaiting_config(turn, name):
         return
-    set_finish_check_timer(turn, name)
+    set_closed_checkpoint_timer(turn, name)
     connector = herder.config.connector(name)
     # The worker that owns the connector splits it and publishes the task configs, unless the config cannot be split.
-    is_at_work = name in herder.work.finishing_checkpoints or _is_split_here(turn, name)
+    is_at_work = name in herder.work.connectors_creating_generation or _can_be_split_here(turn, name)
     if connector is None or is_at_work or not herder.lifecycle.is_runtime_open or herder.lifecycle.is_leaving:
         return
     if herder.place.has_valid_lease(turn.now_ms):
-        herder.work.finishing_checkpoints.add(name)
-        turn.emit(FinishCheckpointGeneration(connector=name, incarnation=connector.incarnation))
+        herder.work.connectors_creating_generation.add(name)
+        turn.emit(CreateNextCheckpointGeneration(connector=name, incarnation=connector.incarnation))
 
 
-def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFinished) -> None:
+def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreationEnded) -> None:
     """The chore has ended. If it has returned the task configs of the newest checkpoint generation, publish them once,
     unless they are committed already or are no longer needed; also let `connectors` split the connector again, if it is
     assigned here and its config could not be split. If there is no leader, no key to sign the request with, or the
     leader does not accept them, the tasks wait until the timer fires again."""
     herder, name = turn.herder, event.connector
-    herder.work.finishing_checkpoints.discard(name)
+    herder.work.connectors_creating_generation.discard(name)
     connector = herder.config.connector(name)
     if connector is None or event.task_configs is None or connector.incarnation != event.incarnation:
         return
-    if _is_split_here(turn, name) or not _has_waiting_task(turn, name) or not herder.place.is_settled:
+    if (
+        _can_be_split_here(turn, name)
+        or not _has_task_awaiting_config(turn, name)
+        or not herder.place.has_current_assignment
+    ):
         return
     configs = tuple(event.task_configs)
     if connector.task_configs == configs:
         return
-    connectors.on_checkpoint_generation_finished(turn, name)
+    connectors.on_generation_creation_ended(turn, name)
     must_wait_for_key = not herder.place.is_leader and signing.awaits_session_key(herder)
     publication_text = (
         "will publish them when it has the group's session key" if must_wait_for_key else "publishes them now"
@@ -80,12 +84,13 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
     )
     if herder.place.is_leader:
         request = PutTaskConfigs(connector=name, configs=configs, incarnation=connector.incarnation)
-        submit_leader_write(turn, request)
+        submit_own_write_as_leader(turn, request)
     elif not must_wait_for_key:
         turn.emit(
-            PublishTaskConfigs(
+            SendTaskConfigsToLeader(
                 leader_url=herder.place.leader_url,
                 connector=name,
+                incarnation=connector.incarnation,
                 config_line_offset=connector.config_line_offset,
                 configs=configs,
                 signing_key=signing.signing_key(herder),
@@ -93,35 +98,37 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
         )
 
 
-def on_publication_answered(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
-    """The leader has answered the publication of task configs, or could not be reached: log a ``refusal``. If this
-    worker owns the connector and could split it, `connectors` logs the refusal and sends the task configs again."""
-    if refusal is None or _is_split_here(turn, name):
+def log_publication_refusal(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
+    """The leader has answered the publication of task configs, or could not be reached: log a ``refusal`` while tasks
+    wait here for these configs. If this worker owns the connector and could split it, `connectors` logs the refusal and
+    sends the task configs again. In all other cases no task of this worker needs them, for example because the
+    connector has moved to another worker, which publishes its task configs."""
+    if refusal is None or _can_be_split_here(turn, name) or not _has_task_awaiting_config(turn, name):
         return
     turn.emit(
         WriteLogMessage(
             text=(
                 f"Connector {name}: the leader did not accept the task configs that this worker published: "
-                f"{refusal}. While tasks of this worker wait for these configs, this worker checks every "
-                f"{FINISH_CHECK_DELAY_MS} ms whether it must send them again"
+                f"{refusal}. Tasks of this worker wait for these configs, so every {FINISH_CHECK_DELAY_MS} ms this "
+                "worker checks whether another worker has published task configs, and if not sends these again"
             ),
-            warns=True,
+            is_warning=True,
         )
     )
 
 
-def _is_split_here(turn: Turn, name: ConnectorName) -> bool:
+def _can_be_split_here(turn: Turn, name: ConnectorName) -> bool:
     """Whether this worker owns the connector, and has its task configs, is splitting it or will split it."""
-    split = turn.herder.work.connector_runs.get(name)
+    split = turn.herder.work.local_connectors.get(name)
     return split is not None and split.can_be_split
 
 
-def _has_waiting_task(turn: Turn, name: ConnectorName) -> bool:
+def _has_task_awaiting_config(turn: Turn, name: ConnectorName) -> bool:
     """Whether a task of the started connector waits here for a config that names another checkpoint generation."""
     herder = turn.herder
     return herder.config.target_state(name) is TargetState.STARTED and any(
         task.connector == name
         and isinstance(run.state, CheckpointClosed)
         and herder.config.task_config(task) is not None
-        for task, run in herder.work.task_runs.items()
+        for task, run in herder.work.local_tasks.items()
     )

@@ -19,7 +19,7 @@ from coterie.nouns.states import TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorWritten:
+class ConnectorConfigWritten:
     """``connector-<name>``: a new or changed config of a connector; ``config`` is None when the connector was
     deleted."""
 
@@ -42,7 +42,7 @@ class TaskConfigWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TasksCommitted:
+class TaskConfigsCommitted:
     """``commit-<name>``: the configs of the tasks 0 … ``task_count`` - 1 take effect together."""
 
     connector: ConnectorName
@@ -68,7 +68,7 @@ class SessionKeyWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartRequested:
+class ConnectorRestartRequested:
     """``restart-connector-<name>``: every worker restarts its jobs of this connector, as far as the fields require
     (KIP-745). The line changes no state: a worker that reads it while it starts ignores it."""
 
@@ -99,12 +99,12 @@ class IgnoredLine:
 
 
 ConfigRecord: TypeAlias = (
-    ConnectorWritten
+    ConnectorConfigWritten
     | TaskConfigWritten
-    | TasksCommitted
+    | TaskConfigsCommitted
     | TargetStateWritten
     | SessionKeyWritten
-    | RestartRequested
+    | ConnectorRestartRequested
     | LoggerLevelWritten
     | IgnoredLine
 )
@@ -160,13 +160,13 @@ def _parse_target_state(connector: ConnectorName, body: Mapping[str, object] | N
 
 def _parse_connector(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
     if body is None:
-        return ConnectorWritten(connector=connector, config=None)
+        return ConnectorConfigWritten(connector=connector, config=None)
     config = _as_string_mapping(body.get("properties"))
     if config is None:
         return IgnoredLine(
             log_message=f"Ignoring the config of connector {connector}: its properties are missing or are not strings"
         )
-    return ConnectorWritten(
+    return ConnectorConfigWritten(
         connector=connector, config=config, incarnation=_incarnation_in(body), request_id=_request_id_in(body)
     )
 
@@ -194,7 +194,7 @@ def _parse_commit(connector: ConnectorName, body: Mapping[str, object] | None) -
         return IgnoredLine(
             log_message=f"Ignoring a commit of connector {connector}: {tasks!r} is not a number of tasks"
         )
-    return TasksCommitted(connector=connector, task_count=tasks)
+    return TaskConfigsCommitted(connector=connector, task_count=tasks)
 
 
 def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -202,7 +202,7 @@ def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) 
     false, as in Connect; a tombstone is ignored."""
     if body is None:
         return IgnoredLine()
-    return RestartRequested(
+    return ConnectorRestartRequested(
         connector=connector,
         include_tasks=body.get("include-tasks") is True,
         only_failed=body.get("only-failed") is True,
@@ -262,7 +262,7 @@ def deletion_lines(connector: ConnectorName) -> tuple[NewTopicRecord, ...]:
     return (_make_line(f"connector-{connector}", None), _make_line(f"target-state-{connector}", None))
 
 
-def task_config_lines(
+def task_config_and_commit_lines(
     connector: ConnectorName, configs: Sequence[Mapping[str, str]], incarnation: Incarnation | None = None
 ) -> tuple[NewTopicRecord, ...]:
     """The line with each task's config and the connector's ``incarnation``, then the commit line with which these
@@ -282,7 +282,7 @@ def target_state_line(connector: ConnectorName, target_state: TargetState) -> Ne
     return _make_line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
 
 
-def restart_line(restart: RestartRequested) -> NewTopicRecord:
+def restart_line(restart: ConnectorRestartRequested) -> NewTopicRecord:
     """The line that requests a restart of a connector."""
     fields = {"include-tasks": restart.include_tasks, "only-failed": restart.only_failed}
     return _make_line(f"restart-connector-{restart.connector}", fields)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from coterie.engine.log import TopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_records import (
-    ConnectorWritten,
+    ConnectorConfigWritten,
+    ConnectorRestartRequested,
     IgnoredLine,
     LoggerLevelWritten,
-    RestartRequested,
     SessionKeyWritten,
     TargetStateWritten,
+    TaskConfigsCommitted,
     TaskConfigWritten,
-    TasksCommitted,
 )
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.session_keys import SessionKey
@@ -42,7 +42,7 @@ class Connector:
     task_configs: tuple[Mapping[str, str], ...] = ()
     """The task configs of the last commit, by task number; empty before the first commit, and while
     ``has_incomplete_commit``."""
-    checkpointed_task_configs: tuple[Mapping[str, str], ...] = ()
+    configs_of_checkpointed_tasks: tuple[Mapping[str, str], ...] = ()
     """Configs of the tasks that may have checkpoints: those of the last commit that was not empty. A stop, whose commit
     is empty, does not change them, and neither does a new config; only a new incarnation begins without them."""
     has_incomplete_commit: bool = False
@@ -56,7 +56,7 @@ class Connector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCommit:
+class TaskConfigsCommit:
     """A commit of a connector's task configs."""
 
     tasks: Mapping[int, TaskConfigWritten]
@@ -92,7 +92,7 @@ class ConfigState:
         self._target_states: dict[ConnectorName, TargetState] = {}
         self._uncommitted_tasks: dict[ConnectorName, dict[int, TaskConfigWritten]] = {}
         """The lines of task configs since the last commit of each connector, by task number."""
-        self._early_commits: dict[ConnectorName, TaskCommit] = {}
+        self._early_commits: dict[ConnectorName, TaskConfigsCommit] = {}
         """The commits of connectors whose config was not read yet. Each is applied with the config, if the connector's
         incarnation is that of the tasks: compaction removes an older line of a config, and not the commit after it."""
         self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
@@ -102,7 +102,7 @@ class ConfigState:
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
-    def apply(self, line: TopicRecord) -> str | RestartRequested | LoggerLevelWritten | None:
+    def apply(self, line: TopicRecord) -> str | ConnectorRestartRequested | LoggerLevelWritten | None:
         """Apply one line. Returns a message for the log when the line is unexpected; the parsed line when it requests a
         restart or the level of a logger, which changes no state; else None. No line raises an exception."""
         self.offset = ConfigOffset(line.offset + 1)
@@ -113,19 +113,19 @@ class ConfigState:
                 return remark
             case LoggerLevelWritten() as requested:
                 return requested
-            case RestartRequested(connector=name, request_id=request) as restart:
+            case ConnectorRestartRequested(connector=name, request_id=request) as restart:
                 self._add_affected(name)
                 self._keep_written_request(request, name)
                 return restart
-            case ConnectorWritten(connector=name, request_id=request) as written:
+            case ConnectorConfigWritten(connector=name, request_id=request) as written:
                 self._add_affected(name)
                 self._keep_written_request(request, name)
                 return self._apply_connector_config(written, line.offset)
             case TaskConfigWritten(task=task) as written:
                 self._uncommitted_tasks.setdefault(task.connector, {})[task.task] = written
-            case TasksCommitted(connector=name, task_count=tasks):
+            case TaskConfigsCommitted(connector=name, task_count=tasks):
                 self._add_affected(name)
-                return self._apply_task_commit(name, tasks, line.offset)
+                return self._apply_task_configs_commit(name, tasks, line.offset)
             case TargetStateWritten(connector=name, target_state=target_state, request_id=request):
                 self._add_affected(name)
                 self._keep_written_request(request, name)
@@ -163,7 +163,7 @@ class ConfigState:
             if len(self._written_requests) > WRITTEN_REQUESTS_MAX:
                 del self._written_requests[next(iter(self._written_requests))]
 
-    def _apply_connector_config(self, written: ConnectorWritten, offset: int) -> str | None:
+    def _apply_connector_config(self, written: ConnectorConfigWritten, offset: int) -> str | None:
         """Apply a new, changed or deleted config. If a commit of the connector was read before this config, and belongs
         to the same incarnation, apply it, too. Returns a log message when that commit names a task without a config."""
         name = written.connector
@@ -189,16 +189,16 @@ class ConfigState:
         )
         early = self._early_commits.pop(name, None)
         if early is not None and any(task.incarnation == incarnation for task in early.tasks.values()):
-            committed, missing = _with_commit(self._connectors[name], early)
+            committed, missing = _with_commit_and_missing_tasks(self._connectors[name], early)
             # The config at the commit is not known any more: the connector has to be split again.
             self._connectors[name] = replace(committed, config_at_last_commit=None)
             return _missing_configs_message(name, missing)
         return None
 
-    def _apply_task_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
+    def _apply_task_configs_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
         """Apply a commit of ``tasks`` tasks. Returns a log message when the connector is not configured, so that the
         commit is ignored, or when the config of a task is missing: the connector then has no tasks."""
-        commit = TaskCommit(tasks=self._uncommitted_tasks.pop(name, {}), task_count=tasks, offset=offset)
+        commit = TaskConfigsCommit(tasks=self._uncommitted_tasks.pop(name, {}), task_count=tasks, offset=offset)
         known = self._connectors.get(name)
         if known is None:
             # Compaction has removed the connector's tombstone (KAFKA-16838), or a config before the present one.
@@ -206,7 +206,7 @@ class ConfigState:
                 self._early_commits[name] = commit
                 return None
             return f"Ignoring a commit of {tasks} task(s) in the config topic: connector {name} is not configured"
-        self._connectors[name], missing = _with_commit(known, commit)
+        self._connectors[name], missing = _with_commit_and_missing_tasks(known, commit)
         return _missing_configs_message(name, missing)
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -257,11 +257,11 @@ class ConfigState:
         return self._jobs
 
 
-def _with_commit(connector: Connector, commit: TaskCommit) -> tuple[Connector, list[int]]:
+def _with_commit_and_missing_tasks(connector: Connector, commit: TaskConfigsCommit) -> tuple[Connector, list[int]]:
     """``connector`` with the commit, and the numbers of the committed tasks whose configs are missing. Task configs of
     another incarnation do not count: compaction keeps those of a deleted connector. After a stop it also keeps the
-    config of a task that an earlier commit had and the last one has not: ``checkpointed_task_configs`` then contains
-    that config, too."""
+    config of a task that an earlier commit had and the last one has not: ``configs_of_checkpointed_tasks`` then
+    contains that config, too."""
     configs = {
         number: task.config
         for number, task in commit.tasks.items()
@@ -274,7 +274,7 @@ def _with_commit(connector: Connector, commit: TaskCommit) -> tuple[Connector, l
     changed = replace(
         connector,
         task_configs=committed,
-        checkpointed_task_configs=committed or stopped or connector.checkpointed_task_configs,
+        configs_of_checkpointed_tasks=committed or stopped or connector.configs_of_checkpointed_tasks,
         has_incomplete_commit=bool(missing),
         commit_line_offset=commit.offset,
         config_at_last_commit=connector.config,

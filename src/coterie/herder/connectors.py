@@ -14,11 +14,11 @@ from dataclasses import replace
 from coterie.herder import signing, statuses
 from coterie.herder.config_state import Connector
 from coterie.herder.messages import (
-    ConnectorSplit,
-    PublishTaskConfigs,
+    SendTaskConfigsToLeader,
     SetTimer,
     SplitConnector,
     SplitFailed,
+    SplitSucceeded,
     StopConnector,
     TaskConfigsPublicationEnded,
     WriteLogMessage,
@@ -32,18 +32,18 @@ from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import ConnectorRetryDue
 from coterie.herder.work import (
     Affected,
-    ConnectorRun,
+    LocalConnector,
     NotSplit,
-    PendingPublication,
+    PendingTaskConfigsPublication,
     PublishedTaskConfigs,
-    PublishRetryPending,
     SplitComplete,
     SplitRetryPending,
     Splitting,
+    TaskConfigsPublishRetryPending,
     UnpublishedTaskConfigs,
     Unsplittable,
 )
-from coterie.herder.writes import submit_leader_write
+from coterie.herder.writes import submit_own_write_as_leader
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import JobState, TargetState
 
@@ -60,23 +60,23 @@ def reconcile(turn: Turn, affected: Affected = None) -> None:
     """Split those of the ``affected`` connectors that are assigned to this worker, publish their task configs, and
     report their statuses; end the splits of those that are no longer assigned to it. A newly assigned connector is only
     noticed if ``affected`` is None, which means all connectors."""
-    herder, splits = turn.herder, turn.herder.work.connector_runs
+    herder, local_connectors = turn.herder, turn.herder.work.local_connectors
     if affected is None:
-        for name in herder.place.assigned.connectors - splits.keys():
-            splits[name] = ConnectorRun()
-    for name in sorted(splits if affected is None else splits.keys() & frozenset(affected)):
+        for name in herder.place.assigned.connectors - local_connectors.keys():
+            local_connectors[name] = LocalConnector()
+    for name in sorted(local_connectors if affected is None else local_connectors.keys() & frozenset(affected)):
         if name in herder.place.assigned:
-            _reconcile_connector(turn, name, splits[name])
+            _reconcile_connector(turn, name, local_connectors[name])
         else:
             if name in herder.work.last_reported:
                 statuses.report_released_job(turn, name)
-            _stop_connector(turn, name, splits[name])
+            _stop_connector(turn, name, local_connectors[name])
             # During a split the entry stays until the chore ends, so that the connector never has two split chores.
-            if not isinstance(splits[name].state, Splitting):
-                del splits[name]
+            if not isinstance(local_connectors[name].state, Splitting):
+                del local_connectors[name]
 
 
-def _reconcile_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
+def _reconcile_connector(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
     """Start, continue or end the split of one assigned connector, as its config and its target state require, and
     report its status. Does nothing while the config log is behind the last assignment, the runtime is not open, or the
     worker is leaving or relaunching."""
@@ -90,43 +90,45 @@ def _reconcile_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -
     ):
         return
     if connector is None:
-        _stop_connector(turn, name, split)
+        _stop_connector(turn, name, local_connector)
         statuses.report_deleted_job(turn, name)
         return
     match herder.config.target_state(name):
         case TargetState.PAUSED:
-            _stop_connector(turn, name, split)
+            _stop_connector(turn, name, local_connector)
             statuses.report_status(turn, name, JobState.PAUSED)
         case TargetState.STOPPED:
-            _stop_connector(turn, name, split)
+            _stop_connector(turn, name, local_connector)
             statuses.report_status(turn, name, JobState.STOPPED)
         case TargetState.STARTED:
-            _reconcile_started(turn, name, split, connector)
+            _reconcile_started_connector(turn, name, local_connector, connector)
 
 
-def _stop_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
+def _stop_connector(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
     """Discard the result of the last split, and order the runtime to stop the connector, which ends a running split. If
     the connector is started then or later, it is split again. Does nothing if it was not split, or its split has
     already been ended."""
-    match split.state:
+    match local_connector.state:
         case NotSplit() | Splitting(config_line_offset=None):
             return
         case Splitting():
-            split.state = Splitting(config_line_offset=None)
+            local_connector.state = Splitting(config_line_offset=None)
         case SplitRetryPending() | Unsplittable() | SplitComplete():
-            split.state = NotSplit()
+            local_connector.state = NotSplit()
     turn.emit(StopConnector(connector=name))
 
 
-def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
+def _reconcile_started_connector(
+    turn: Turn, name: ConnectorName, local_connector: LocalConnector, connector: Connector
+) -> None:
     """Split the connector if its current config is not split and the lease is valid, or publish its task configs if
     they are not published, and report its status. A split of an older config that is still in progress is ended
     first."""
     herder = turn.herder
-    match split.state:
+    match local_connector.state:
         case Splitting(config_line_offset=written_at):
             if written_at != connector.config_line_offset:
-                _stop_connector(turn, name, split)
+                _stop_connector(turn, name, local_connector)
         case Unsplittable(config_line_offset=written_at, commit_line_offset=committed_at, trace=trace) if (
             written_at == connector.config_line_offset and committed_at == connector.commit_line_offset
         ):
@@ -139,47 +141,50 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
             if state.commit_line_offset != connector.commit_line_offset:
                 # The task configs were committed again, for example by a stop that was followed by a resume before this
                 # worker read either of them.
-                retries = isinstance(state.publication, PublishRetryPending)
+                retries = isinstance(state.publication, TaskConfigsPublishRetryPending)
                 publication = state.publication if retries else UnpublishedTaskConfigs()
                 state = replace(state, commit_line_offset=connector.commit_line_offset, publication=publication)
-                split.state = state
-            if isinstance(state.publication, UnpublishedTaskConfigs) and split.publishing is None:
-                _publish_task_configs(turn, name, split, state, connector)
-            _report_split_status(turn, name, split)
+                local_connector.state = state
+            if isinstance(state.publication, UnpublishedTaskConfigs) and local_connector.publishing is None:
+                _publish_task_configs_if_new(turn, name, local_connector, state, connector)
+            _report_split_status(turn, name, local_connector)
         case NotSplit() if (
             reason := herder.lifecycle.no_new_jobs_reason
         ) is not None and not herder.has_started_connector(name):
             statuses.report_status(turn, name, JobState.UNASSIGNED, reason)
         case NotSplit() | SplitRetryPending() | Unsplittable() | SplitComplete():
             if herder.place.has_valid_lease(turn.now_ms):
-                _start_split(turn, name, split, connector)
+                _start_split(turn, name, local_connector, connector)
 
 
-def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
+def _report_split_status(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
     """Report a connector that is split as RUNNING; as RESTARTING, with the reason, if the leader has repeatedly not
     accepted its task configs, or the connector must be split again and a failing task prevents this."""
-    state = split.state
+    state = local_connector.state
     assert isinstance(state, SplitComplete)
     is_refused = state.failed_publications >= REPORTED_REFUSALS_MIN
-    if is_refused and isinstance(state.publication, PublishRetryPending):
+    if is_refused and isinstance(state.publication, TaskConfigsPublishRetryPending):
         refusal = state.publication.refusal
         trace = f"The leader has not accepted the connector's task configs; they are sent again: {refusal}"
         statuses.report_status(turn, name, JobState.RESTARTING, trace)
     elif not is_refused or isinstance(state.publication, PublishedTaskConfigs):
-        is_postponed = state.postponement is not None
+        is_postponed = state.kept_source_parts_reason is not None
         statuses.report_status(
-            turn, name, JobState.RESTARTING if is_postponed else JobState.RUNNING, state.postponement
+            turn, name, JobState.RESTARTING if is_postponed else JobState.RUNNING, state.kept_source_parts_reason
         )
 
 
-def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
+def _start_split(turn: Turn, name: ConnectorName, local_connector: LocalConnector, connector: Connector) -> None:
     """Start a split: let this worker's runtime compute the task configs of the connector's current config. If a task of
     the connector is failing, the new task configs keep the present distribution of the source partitions among the
     tasks, as far as the new config permits this."""
     attempts = 0
-    if isinstance(split.state, SplitRetryPending) and split.state.config_line_offset == connector.config_line_offset:
-        attempts = split.state.failed_attempts
-    split.state = Splitting(
+    if (
+        isinstance(local_connector.state, SplitRetryPending)
+        and local_connector.state.config_line_offset == connector.config_line_offset
+    ):
+        attempts = local_connector.state.failed_attempts
+    local_connector.state = Splitting(
         config_line_offset=connector.config_line_offset,
         commit_line_offset=connector.commit_line_offset,
         failed_attempts=attempts,
@@ -189,7 +194,7 @@ def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector
             connector=name,
             incarnation=connector.incarnation,
             config=connector.config,
-            checkpointed_task_configs=connector.checkpointed_task_configs,
+            configs_of_checkpointed_tasks=connector.configs_of_checkpointed_tasks,
             config_line_offset=connector.config_line_offset,
             keeps_source_parts=_has_failing_task(turn.herder, name),
         )
@@ -205,7 +210,7 @@ def _is_split_current(herder: Herder, name: ConnectorName, state: SplitComplete,
 def _must_be_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
     """Whether the connector must be split again: its tasks kept their source parts, although the config requires
     others, because a task was failing; and no task is failing any more."""
-    return state.postponement is not None and not _has_failing_task(herder, name)
+    return state.kept_source_parts_reason is not None and not _has_failing_task(herder, name)
 
 
 def _has_failing_task(herder: Herder, name: ConnectorName) -> bool:
@@ -215,32 +220,33 @@ def _has_failing_task(herder: Herder, name: ConnectorName) -> bool:
     return any(status is not None and statuses.is_failing(status) for status in known)
 
 
-def _publish_task_configs(
-    turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitComplete, connector: Connector
+def _publish_task_configs_if_new(
+    turn: Turn, name: ConnectorName, local_connector: LocalConnector, state: SplitComplete, connector: Connector
 ) -> None:
     """Let the leader write the task configs, unless the last commit already contains them for this config. Does nothing
     while there is no leader, or no key to sign the request with; a later reconciliation tries again."""
     herder = turn.herder
     committed = not connector.has_incomplete_commit and connector.task_configs == state.task_configs
     if committed and connector.config_at_last_commit == connector.config:
-        split.state = replace(state, publication=PublishedTaskConfigs())
+        local_connector.state = replace(state, publication=PublishedTaskConfigs())
         return
-    if not herder.place.is_settled:
+    if not herder.place.has_current_assignment:
         return  # There is no leader now; the next assignment contains the leader.
     if herder.place.is_leader:
-        split.publishing = PendingPublication(commit_line_offset=connector.commit_line_offset)
+        local_connector.publishing = PendingTaskConfigsPublication(commit_line_offset=connector.commit_line_offset)
         request = PutTaskConfigs(connector=name, configs=state.task_configs, incarnation=connector.incarnation)
-        submit_leader_write(turn, request)
+        submit_own_write_as_leader(turn, request)
         return
     if signing.awaits_session_key(herder):
         return  # The leader accepts only signed requests, and will write a key.
-    split.publishing = PendingPublication(commit_line_offset=connector.commit_line_offset)
-    if state.first_sent_ms is None:
-        split.state = replace(state, first_sent_ms=turn.now_ms)
+    local_connector.publishing = PendingTaskConfigsPublication(commit_line_offset=connector.commit_line_offset)
+    if state.first_sent_at_ms is None:
+        local_connector.state = replace(state, first_sent_at_ms=turn.now_ms)
     turn.emit(
-        PublishTaskConfigs(
+        SendTaskConfigsToLeader(
             leader_url=herder.place.leader_url,
             connector=name,
+            incarnation=connector.incarnation,
             config_line_offset=connector.config_line_offset,
             configs=state.task_configs,
             signing_key=signing.signing_key(herder),
@@ -252,46 +258,50 @@ def restart(turn: Turn, name: ConnectorName, *, only_failed: bool) -> None:
     """Let the next reconciliation split the connector again, because an operator has ordered its restart, and report it
     as RESTARTING. With ``only_failed``, do so only if its config could not be split, which is its state FAILED. Does
     nothing for a connector that is not assigned to this worker, or whose target state is not STARTED."""
-    split = turn.herder.work.connector_runs.get(name)
-    if split is None or name not in turn.herder.place.assigned:
+    local_connector = turn.herder.work.local_connectors.get(name)
+    if local_connector is None or name not in turn.herder.place.assigned:
         return
     is_started = turn.herder.config.target_state(name) is TargetState.STARTED
-    if is_started and (isinstance(split.state, Unsplittable) or not only_failed):
-        _stop_connector(turn, name, split)
+    if is_started and (isinstance(local_connector.state, Unsplittable) or not only_failed):
+        _stop_connector(turn, name, local_connector)
         statuses.report_status(turn, name, JobState.RESTARTING)
 
 
 # -- results of splits and publications -------------------------------------------------------------------------------
 
 
-def on_split_ended(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
+def on_split_ended(turn: Turn, event: SplitSucceeded | SplitFailed) -> None:
     """A split has ended. Store its result; but if the config has changed since the split began, split the connector
     again. A failure that may be temporary is retried with back-off; after any other failure the connector is FAILED."""
-    split = turn.herder.work.connector_runs[event.connector]
-    splitting = split.state
+    local_connector = turn.herder.work.local_connectors[event.connector]
+    splitting = local_connector.state
     assert isinstance(splitting, Splitting), f"{event.connector} was split, but no split was ordered"
     match event:
         case _ if splitting.config_line_offset != event.config_line_offset:
-            split.state = NotSplit()
-        case ConnectorSplit(config_line_offset=written_at, task_configs=configs, postponement=postponement):
-            split.state = SplitComplete(
+            local_connector.state = NotSplit()
+        case SplitSucceeded(
+            config_line_offset=written_at, task_configs=configs, kept_source_parts_reason=kept_source_parts_reason
+        ):
+            local_connector.state = SplitComplete(
                 config_line_offset=written_at,
                 task_configs=tuple(configs),
-                postponement=postponement,
+                kept_source_parts_reason=kept_source_parts_reason,
             )
         case SplitFailed(is_transient=True):
-            _schedule_split_retry(turn, event, split, splitting)
+            _schedule_split_retry(turn, event, local_connector, splitting)
         case SplitFailed(config_line_offset=written_at, trace=trace):
-            split.state = Unsplittable(
+            local_connector.state = Unsplittable(
                 config_line_offset=written_at, commit_line_offset=splitting.commit_line_offset, trace=trace
             )
 
 
-def _schedule_split_retry(turn: Turn, event: SplitFailed, split: ConnectorRun, splitting: Splitting) -> None:
+def _schedule_split_retry(
+    turn: Turn, event: SplitFailed, local_connector: LocalConnector, splitting: Splitting
+) -> None:
     """Set the time of the next attempt to split the connector, and log it."""
     wait_ms = doubled_delay_ms(RETRY_FIRST_MS, splitting.failed_attempts, RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
-    split.state = SplitRetryPending(
+    local_connector.state = SplitRetryPending(
         config_line_offset=event.config_line_offset,
         trace=event.trace,
         failed_attempts=splitting.failed_attempts + 1,
@@ -306,13 +316,13 @@ def _schedule_split_retry(turn: Turn, event: SplitFailed, split: ConnectorRun, s
     )
 
 
-def on_statuses_read(turn: Turn) -> None:
+def resplit_postponed_connectors(turn: Turn) -> None:
     """Statuses were read. Split those connectors again whose tasks kept their source parts because a task was failing,
     when no task of the connector is failing any more."""
-    splits = turn.herder.work.connector_runs.items()
+    local_connectors = turn.herder.work.local_connectors.items()
     if any(
         isinstance(one.state, SplitComplete) and _must_be_split_again(turn.herder, name, one.state)
-        for name, one in splits
+        for name, one in local_connectors
     ):
         reconcile(turn)
 
@@ -320,56 +330,60 @@ def on_statuses_read(turn: Turn) -> None:
 def on_source_parts_changed(turn: Turn, event: SourcePartsChanged) -> None:
     """Let the next reconciliation split the connector again, because its source parts (for Kafka: partitions) have
     changed. A connector that is being split, or is no longer assigned here, needs no action."""
-    split = turn.herder.work.connector_runs.get(event.connector)
-    if split is not None and isinstance(split.state, SplitComplete):
+    local_connector = turn.herder.work.local_connectors.get(event.connector)
+    if local_connector is not None and isinstance(local_connector.state, SplitComplete):
         turn.emit(
             WriteLogMessage(
                 text=f"The source partitions of connector {event.connector} have changed: it is split into tasks again"
             )
         )
-        split.state = NotSplit()
+        local_connector.state = NotSplit()
 
 
 def on_checkpoint_closed(turn: Turn, spec: TaskSpec) -> None:
     """The checkpoint generation of a task's config is closed. If the config is from this worker's last split of the
     connector, another worker has closed the checkpoint generation, possibly the former owner of the connector: split
     the connector again."""
-    split = turn.herder.work.connector_runs.get(spec.task.connector)
-    if split is not None and isinstance(split.state, SplitComplete) and spec.config in split.state.task_configs:
-        split.state = NotSplit()
+    local_connector = turn.herder.work.local_connectors.get(spec.task.connector)
+    if (
+        local_connector is not None
+        and isinstance(local_connector.state, SplitComplete)
+        and spec.config in local_connector.state.task_configs
+    ):
+        local_connector.state = NotSplit()
 
 
-def on_checkpoint_generation_finished(turn: Turn, name: ConnectorName) -> None:
+def on_generation_creation_ended(turn: Turn, name: ConnectorName) -> None:
     """The checkpoint generation that follows a closed one exists. If the connector's config could not be split, let the
     next reconciliation split it again: the cause may be removed."""
-    split = turn.herder.work.connector_runs.get(name)
-    if split is not None and isinstance(split.state, Unsplittable):
-        split.state = NotSplit()
+    local_connector = turn.herder.work.local_connectors.get(name)
+    if local_connector is not None and isinstance(local_connector.state, Unsplittable):
+        local_connector.state = NotSplit()
 
 
 def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None:
     """The leader has accepted or refused the task configs, or could not be reached. If it has not accepted them, they
     are sent again with back-off. A result for an older config is ignored."""
-    split = turn.herder.work.connector_runs.get(event.connector)
-    if split is None:
+    local_connector = turn.herder.work.local_connectors.get(event.connector)
+    if local_connector is None:
         return
-    publishing, split.publishing = split.publishing, None
-    state = split.state
+    publishing, local_connector.publishing = local_connector.publishing, None
+    state = local_connector.state
     if not isinstance(state, SplitComplete) or state.config_line_offset != event.config_line_offset:
         return  # A newer config or split replaced it before the leader responded.
     if event.refusal is None:
         if publishing is not None and publishing.commit_line_offset == state.commit_line_offset:
-            split.state = replace(state, publication=PublishedTaskConfigs(), failed_publications=0)
+            local_connector.state = replace(state, publication=PublishedTaskConfigs(), failed_publications=0)
         return
     wait_ms = doubled_delay_ms(RETRY_FIRST_MS, state.failed_publications, RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
-    split.state = replace(
+    local_connector.state = replace(
         state,
         failed_publications=state.failed_publications + 1,
-        publication=PublishRetryPending(retry_at_ms=at_ms, refusal=event.refusal),
+        publication=TaskConfigsPublishRetryPending(retry_at_ms=at_ms, refusal=event.refusal),
     )
     turn.emit(SetTimer(timer=ConnectorRetryDue(connector=event.connector), at_ms=at_ms))
-    if event.is_signature_refused and signing.may_predate_new_key(state.first_sent_ms, turn.now_ms):
+    if event.is_signature_refused and signing.may_predate_new_key(state.first_sent_at_ms, turn.now_ms):
         return  # A new key was being written; the next request is signed with the new key.
     text = (
         f"The leader has not accepted the task configs of connector {event.connector}; they are sent again in "
@@ -378,17 +392,20 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
     turn.emit(WriteLogMessage(text=text, is_error=event.is_signature_refused))
 
 
-def on_leader_write_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
+def on_own_write_answered(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     """This worker is the leader and owns the connector, and its own write of the task configs has completed or was
     refused: continue as after the response of a leader on another worker (:func:`on_publication_ended`)."""
-    split = turn.herder.work.connector_runs.get(request.connector)
-    if split is None:
+    local_connector = turn.herder.work.local_connectors.get(request.connector)
+    if local_connector is None:
         return
-    if not isinstance(split.state, SplitComplete) or request.configs is not split.state.task_configs:
-        split.publishing = None
+    if (
+        not isinstance(local_connector.state, SplitComplete)
+        or request.configs is not local_connector.state.task_configs
+    ):
+        local_connector.publishing = None
         return  # A newer config or split replaced it before the write completed.
     refusal = answer.message if isinstance(answer, RequestRefused) else None
-    written_at = split.state.config_line_offset
+    written_at = local_connector.state.config_line_offset
     on_publication_ended(
         turn, TaskConfigsPublicationEnded(connector=request.connector, config_line_offset=written_at, refusal=refusal)
     )
@@ -397,8 +414,8 @@ def on_leader_write_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) 
 def on_retry_due(turn: Turn, timer: ConnectorRetryDue) -> None:
     """A back-off is over. If the task configs had to be published again, they are now sent to the leader again. If a
     split had to be repeated, nothing is done here: the next reconciliation starts the split."""
-    split = turn.herder.work.connector_runs.get(timer.connector)
-    if split is None or not isinstance(state := split.state, SplitComplete):
+    local_connector = turn.herder.work.local_connectors.get(timer.connector)
+    if local_connector is None or not isinstance(state := local_connector.state, SplitComplete):
         return
-    if isinstance(state.publication, PublishRetryPending) and turn.now_ms >= state.publication.retry_at_ms:
-        split.state = replace(state, publication=UnpublishedTaskConfigs())
+    if isinstance(state.publication, TaskConfigsPublishRetryPending) and turn.now_ms >= state.publication.retry_at_ms:
+        local_connector.state = replace(state, publication=UnpublishedTaskConfigs())

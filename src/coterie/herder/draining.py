@@ -15,7 +15,7 @@ from coterie.herder import lifecycle
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import WriteLogMessage
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.state import Drain, Herder, Turn
 
 
@@ -31,7 +31,7 @@ def start_drain(turn: Turn) -> Answer:
     if refusal is not None:
         return refusal
     _set_drain(turn, Drain(relaunches=False), reason="this worker drains")
-    return Done()
+    return SuccessWithoutContent()
 
 
 def start_drain_before_relaunch(turn: Turn, settings_error: str | None) -> Answer:
@@ -40,20 +40,20 @@ def start_drain_before_relaunch(turn: Turn, settings_error: str | None) -> Answe
     that it could not start again."""
     herder = turn.herder
     if herder.lifecycle.drain == Drain(relaunches=True):
-        return Done()
+        return SuccessWithoutContent()
     refusal = _drain_refusal(herder, alternative="Or restart this worker without moving its jobs")
     if refusal is None:
         refusal = lifecycle.relaunch_refusal(herder, settings_error)
     if refusal is not None:
         return refusal
     _set_drain(turn, Drain(relaunches=True), reason="this worker moves its jobs to other workers, then restarts")
-    return Done()
+    return SuccessWithoutContent()
 
 
 def uncordon(turn: Turn) -> Answer:
     """Cancel the drain of this worker, if it drains: it can be assigned jobs again."""
     _set_drain(turn, None, reason="this worker accepts jobs again")
-    return Done()
+    return SuccessWithoutContent()
 
 
 def warn_if_drain_unreported(turn: Turn) -> None:
@@ -62,16 +62,16 @@ def warn_if_drain_unreported(turn: Turn) -> None:
     worker."""
     herder = turn.herder
     if herder.lifecycle.is_draining and (why := protocol_of(herder).drain_wait_reason(herder)) is not None:
-        turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", warns=True))
+        turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", is_warning=True))
 
 
-def shut_down_or_report_changes(turn: Turn) -> None:
+def finish_drain_or_report_changes(turn: Turn) -> None:
     """Begin the shutdown if the drain is complete: this worker owns no job, and no round that it needs is outstanding.
     Otherwise, if a state that this worker reports has changed (it drains, or accepts jobs again), request the round in
     which the leader of a classic group receives the change. Does nothing while a round is running or the worker is
     leaving."""
     herder = turn.herder
-    if not herder.place.is_settled or herder.lifecycle.is_leaving:
+    if not herder.place.has_current_assignment or herder.lifecycle.is_leaving:
         return
     drain = herder.lifecycle.drain
     if drain is not None and not herder.owned_jobs and not protocol_of(herder).must_stay_after_drain(herder):
@@ -111,5 +111,5 @@ def _set_drain(turn: Turn, drain: Drain | None, *, reason: str) -> None:
     was_draining = herder.lifecycle.is_draining
     herder.lifecycle.drain = drain
     if herder.lifecycle.is_draining is not was_draining:
-        protocol_of(herder).report_state_change(turn, reason)
+        protocol_of(herder).store_pending_state_change(turn, reason)
     turn.emit(WriteLogMessage(text=f"An operator ordered: {reason}"))

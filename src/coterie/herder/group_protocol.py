@@ -28,9 +28,9 @@ class GroupProtocol(Protocol):
         """Process an event of the member machine, other than `LeaseRenewed` and `MembershipRefused`."""
         ...
 
-    def on_config_end_found(self, turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-        """The lookup of the config log's end offset for this protocol (`AssignmentPurpose`) has ended; ``end_offset``
-        is None if the log could not be reached."""
+    def on_config_log_end_found(self, turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
+        """The lookup of the config log's end offset for this protocol (`LogEndLookupForAssignment`) has ended;
+        ``end_offset`` is None if the log could not be reached."""
         ...
 
     def on_timer(self, turn: Turn, timer: GroupTimer) -> None:
@@ -42,7 +42,7 @@ class GroupProtocol(Protocol):
         is available. Does nothing in a connect group, where a computation begins when it is requested."""
         ...
 
-    def notify_listeners(self, turn: Turn) -> None:
+    def notify_rebalance_listeners(self, turn: Turn) -> None:
         """Let the plug-ins that listen to this worker's rebalances receive the jobs that were started and those that
         have stopped. Does nothing in a classic group."""
         ...
@@ -52,19 +52,19 @@ class GroupProtocol(Protocol):
         group, whose member reports stopped jobs after each `SetWorkerState` order."""
         ...
 
-    def report_configured_jobs(self, turn: Turn) -> None:
+    def report_configured_jobs_if_changed(self, turn: Turn) -> None:
         """If the set of configured jobs has changed: in a classic group, request a round when the window that collects
         such changes has ended; in a connect group, the leader reports the jobs to the coordinator."""
         ...
 
-    def report_state_change(self, turn: Turn, reason: str) -> None:
+    def store_pending_state_change(self, turn: Turn, reason: str) -> None:
         """Store that a state that this worker reports to the group has changed, for example that it drains; ``reason``
         names the change. Does nothing in a connect group, where the next `SetWorkerState` order contains the change."""
         ...
 
     def report_pending_state_changes(self, turn: Turn) -> None:
-        """In a classic group, request a round for the changes that :func:`report_state_change` has stored. Does nothing
-        in a connect group."""
+        """In a classic group, request a round for the changes that :func:`store_pending_state_change` has stored. Does
+        nothing in a connect group."""
         ...
 
     def must_stay_after_drain(self, herder: Herder) -> bool:
@@ -91,7 +91,7 @@ class GroupProtocol(Protocol):
         be reported, and while this worker does not know the group's protocol yet."""
         ...
 
-    def deferred_until_ms(self, herder: Herder) -> int | None:
+    def rebalance_delay_ends_ms(self, herder: Herder) -> int | None:
         """The end of the scheduled rebalance delay that this worker received, in ms on the monotonic clock. None when
         no delay runs, and in a connect group, whose coordinator ends the delay."""
         ...
@@ -101,7 +101,7 @@ class GroupProtocol(Protocol):
         protocol that has no rounds."""
         ...
 
-    def request_group_view(self, turn: Turn) -> bool:
+    def request_group_view_unless_ready(self, turn: Turn) -> bool:
         """Make :func:`group_view` up to date. Returns True if nothing has to be requested (always in a classic group,
         also on a worker without a view). Returns False if the group's description was requested from the coordinator:
         the event `GroupDescribed` follows."""

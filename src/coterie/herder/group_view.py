@@ -93,7 +93,7 @@ def build_group_view(
     *,
     configured: Jobs,
     policy: RebalancePolicy,
-    next_round_ms: int | None,
+    next_round_in_ms: int | None,
     now_ms: int,
 ) -> GroupView:
     """The view of the group at ``now_ms``, after ``last_round``. ``deferrals`` are the jobs that wait for departed
@@ -114,7 +114,7 @@ def build_group_view(
             if job not in deferred
         ),
         policy=policy,
-        next_round_ms=next_round_ms,
+        next_round_in_ms=next_round_in_ms,
     )
 
 
@@ -153,7 +153,7 @@ class NamedWorker(Protocol):
 _NamedWorkerT = TypeVar("_NamedWorkerT", bound=NamedWorker)
 
 
-def find_members_by_name(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWorkerT]:
+def find_members_by_any_name(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWorkerT]:
     """The members that ``name`` selects: those with this ``host:port``, else those with this worker name, else those
     with this instance id. Empty when there is none; several workers may have the same name."""
     known = list(members)

@@ -15,7 +15,13 @@ has fenced opens the log again. Each write reads the log to its end after the lo
 sees all lines of earlier leaders. Target states are written by any worker, without the fence, as in Connect.
 """
 
-from coterie.herder.leader_log_state import LeaderLogClosed, LeadershipUnconfirmed, MayWrite, Opening, OpenRetryPending
+from coterie.herder.leader_log_state import (
+    LeaderLogClosed,
+    LeadershipUnconfirmed,
+    MayWriteAsLeader,
+    OpeningLeaderLog,
+    OpenRetryPending,
+)
 from coterie.herder.messages import (
     LeaderLogOpened,
     LeaderLogOpenFailed,
@@ -36,24 +42,24 @@ def open_log_if_leader(turn: Turn) -> None:
     gives up the right to write; an opening in progress is not interrupted."""
     herder, leader_log = turn.herder, turn.herder.leader_log
     if not herder.place.is_named_leader or isinstance(herder.lifecycle.phase, LeavingGroup):
-        if not isinstance(leader_log.state, Opening):
+        if not isinstance(leader_log.state, OpeningLeaderLog):
             leader_log.state = LeaderLogClosed()
         return
     if isinstance(leader_log.state, OpenRetryPending) and turn.now_ms >= leader_log.state.retry_at_ms:
         leader_log.state = LeaderLogClosed()
     if isinstance(leader_log.state, LeaderLogClosed) and herder.place.is_leader:
         leader_log.last_number += 1
-        leader_log.state = Opening(opening_number=leader_log.last_number)
+        leader_log.state = OpeningLeaderLog(opening_number=leader_log.last_number)
         turn.emit(
             OpenLeaderLog(opening_number=leader_log.last_number, transaction_timeout_ms=herder.lease.session_timeout_ms)
         )
 
 
-def on_opened(turn: Turn, event: LeaderLogOpened) -> None:
+def confirm_leadership_when_opened(turn: Turn, event: LeaderLogOpened) -> None:
     """The log is open: let the member confirm with a heartbeat that this worker is still the leader. If this worker is
     no longer the leader, give up the right to write."""
     leader_log = turn.herder.leader_log
-    if leader_log.state != Opening(opening_number=event.opening_number):
+    if leader_log.state != OpeningLeaderLog(opening_number=event.opening_number):
         return
     leader_log.logged_failure = None
     if turn.herder.place.is_named_leader:
@@ -66,14 +72,14 @@ def on_opened(turn: Turn, event: LeaderLogOpened) -> None:
 def on_open_failed(turn: Turn, event: LeaderLogOpenFailed) -> None:
     """The log could not be opened: open it again after :data:`RETRY_MS`. Each new reason is logged once."""
     leader_log = turn.herder.leader_log
-    if leader_log.state != Opening(opening_number=event.opening_number):
+    if leader_log.state != OpeningLeaderLog(opening_number=event.opening_number):
         return
     leader_log.state = OpenRetryPending(retry_at_ms=turn.now_ms + RETRY_MS)
     turn.emit(SetTimer(timer="leader log", at_ms=turn.now_ms + RETRY_MS))
     if event.reason != leader_log.logged_failure:
         leader_log.logged_failure = event.reason
         text = f"This worker is the leader, but cannot write to the config topic yet; it retries: {event.reason}"
-        turn.emit(WriteLogMessage(text=text, warns=True))
+        turn.emit(WriteLogMessage(text=text, is_warning=True))
 
 
 def on_leadership_confirmed(turn: Turn, event: LeadershipConfirmed) -> None:
@@ -81,12 +87,12 @@ def on_leadership_confirmed(turn: Turn, event: LeadershipConfirmed) -> None:
     on."""
     leader_log = turn.herder.leader_log
     if leader_log.state == LeadershipUnconfirmed(opening_number=event.token):
-        leader_log.state = MayWrite(opening_number=event.token)
+        leader_log.state = MayWriteAsLeader(opening_number=event.token)
 
 
-def on_append_failed(turn: Turn, number: int) -> None:
-    """An append that used the log's opening ``number`` has failed: give up the right to write, and open the log again
-    at once if this worker is still the leader. The result of an older opening is ignored."""
-    if turn.herder.leader_log.state == MayWrite(opening_number=number):
+def on_append_failed(turn: Turn, failed_opening_number: int) -> None:
+    """An append that used the log's opening ``failed_opening_number`` has failed: give up the right to write, and open
+    the log again at once if this worker is still the leader. The result of an older opening is ignored."""
+    if turn.herder.leader_log.state == MayWriteAsLeader(opening_number=failed_opening_number):
         turn.herder.leader_log.state = LeaderLogClosed()
     open_log_if_leader(turn)

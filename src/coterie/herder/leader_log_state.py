@@ -10,7 +10,7 @@ class LeaderLogClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class OpeningLeaderLog:
     """The leader's log is being opened. Only a leader orders that, but it may have been replaced since."""
 
     opening_number: int
@@ -33,14 +33,16 @@ class LeadershipUnconfirmed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MayWrite:
+class MayWriteAsLeader:
     """A heartbeat that was sent after the log was opened has confirmed that this worker is the leader. If another
     worker has opened the log since, an append fails."""
 
     opening_number: int
 
 
-LeaderLogState: TypeAlias = LeaderLogClosed | Opening | OpenRetryPending | LeadershipUnconfirmed | MayWrite
+LeaderLogState: TypeAlias = (
+    LeaderLogClosed | OpeningLeaderLog | OpenRetryPending | LeadershipUnconfirmed | MayWriteAsLeader
+)
 
 
 class LeaderLogAccess:
@@ -56,4 +58,4 @@ class LeaderLogAccess:
     @property
     def writable_opening_number(self) -> int | None:
         """The number of the opening under which this worker may write; None when it may not write."""
-        return self.state.opening_number if isinstance(self.state, MayWrite) else None
+        return self.state.opening_number if isinstance(self.state, MayWriteAsLeader) else None

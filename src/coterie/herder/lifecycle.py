@@ -18,11 +18,11 @@ are answered.
 from dataclasses import replace
 from typing import Literal
 
-from coterie.herder import active_topics, offsets, place, questions, reads, statuses, writes
+from coterie.herder import active_topics, offsets, place, questions, reads, statuses, view_requests, writes
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRequestIntake, CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.state import (
     ClosingRuntime,
     Drain,
@@ -33,7 +33,7 @@ from coterie.herder.state import (
     ShuttingDown,
     Turn,
 )
-from coterie.nouns.membership import ConnectPlaceHandover, Handover, Leave
+from coterie.nouns.membership import ConnectMembershipHandover, Handover, Leave
 from coterie.nouns.states import JobState
 
 FINAL_STATUSES_TIMEOUT_MS = 1_000
@@ -60,7 +60,7 @@ def begin_shutdown(
     turn.emit(WriteLogMessage(text=f"This worker stops its tasks and leaves the group: {reason}"))
     lifecycle.phase = ShuttingDown(exit_code=code, reason=reason, is_permanent=is_permanent, relaunches=relaunches)
     place.drop_jobs(turn)
-    _set_timers(turn, "shutdown", grace_ms)
+    _set_ending_timers(turn, "shutdown", grace_ms)
 
 
 def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
@@ -76,8 +76,8 @@ def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
         herder.lifecycle.phase = Relaunching()
         for name in sorted(herder.place.assigned.connectors):
             statuses.report_status(turn, name, JobState.RESTARTING)
-        _set_timers(turn, "relaunch", herder.settings.stop_grace_ms)
-    return Done()
+        _set_ending_timers(turn, "relaunch", herder.settings.stop_grace_ms)
+    return SuccessWithoutContent()
 
 
 def relaunch_refusal(herder: Herder, settings_error: str | None) -> RequestRefused | None:
@@ -98,7 +98,7 @@ def relaunch_refusal(herder: Herder, settings_error: str | None) -> RequestRefus
     return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
 
 
-def _set_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int) -> None:
+def _set_ending_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int) -> None:
     """Set the time limits of a shutdown or a relaunch whose tasks have ``grace_ms`` to stop."""
     turn.emit(SetTimer(timer="last requests", at_ms=turn.now_ms + grace_ms))
     turn.emit(SetTimer(timer=end, at_ms=turn.now_ms + grace_ms + FINAL_STATUSES_TIMEOUT_MS))
@@ -106,25 +106,27 @@ def _set_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int)
 
 def leave_or_relaunch_if_ready(turn: Turn) -> None:
     """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written, and all
-    requests are answered (:func:`_are_requests_answered`, which first closes the intake of requests). A relaunch also
-    waits for the end of a round."""
+    requests are answered (:func:`_close_intake_and_check_answered`, which first closes the intake of requests). A
+    relaunch also waits for the end of a round."""
     herder, work = turn.herder, turn.herder.work
     match herder.lifecycle.phase:
-        case ShuttingDown() as course if not work.task_runs and work.are_statuses_written:
-            if _are_requests_answered(turn):
-                _leave_group(turn, course)
-        case Relaunching() if herder.place.is_settled and work.are_statuses_written and not work.active_tasks:
-            if _are_requests_answered(turn):
-                _close_runtime(turn)
+        case ShuttingDown() as course if not work.local_tasks and work.are_statuses_written:
+            if _close_intake_and_check_answered(turn):
+                _refuse_requests_and_leave_group(turn, course)
+        case Relaunching() if (
+            herder.place.has_current_assignment and work.are_statuses_written and not work.possibly_running_tasks
+        ):
+            if _close_intake_and_check_answered(turn):
+                _refuse_requests_and_close_runtime(turn)
         case _:
             pass
 
 
-def _are_requests_answered(turn: Turn) -> bool:
-    """Whether this worker accepts no more requests, and all writes that have reached it are answered. If it still
+def _close_intake_and_check_answered(turn: Turn) -> bool:
+    """Whether this worker accepts no more requests, and all requests that have reached it are answered. If it still
     accepts requests, it is first ordered to accept no more."""
     _close_request_intake(turn)
-    return turn.herder.lifecycle.intake is RequestIntakeState.CLOSED and not turn.herder.requests.writes
+    return turn.herder.lifecycle.intake is RequestIntakeState.CLOSED and turn.herder.requests.are_all_answered
 
 
 def _close_request_intake(turn: Turn) -> None:
@@ -147,14 +149,14 @@ def on_time_limit(turn: Turn, timer: Literal["last requests", "shutdown", "relau
         case "last requests", ShuttingDown() | Relaunching():
             _close_request_intake(turn)
         case "shutdown", ShuttingDown() as phase:
-            _leave_group(turn, phase)
+            _refuse_requests_and_leave_group(turn, phase)
         case "relaunch", Relaunching():
-            _close_runtime(turn)
+            _refuse_requests_and_close_runtime(turn)
         case _:
             pass
 
 
-def on_left(turn: Turn) -> None:
+def on_group_left(turn: Turn) -> None:
     """This worker has left its group: end the process, or execute it again as a new member."""
     phase = turn.herder.lifecycle.phase
     assert isinstance(phase, LeavingGroup)
@@ -171,7 +173,7 @@ def on_runtime_closed(turn: Turn) -> None:
         protocol_of(turn.herder).hand_over_membership(turn)
 
 
-def on_membership_suspended(turn: Turn, handover: ConnectPlaceHandover | None) -> None:
+def on_membership_suspended(turn: Turn, handover: ConnectMembershipHandover | None) -> None:
     """The member has sent its last request, in a connect group: end the process and execute it again, with the
     membership in ``handover``. Does nothing if the worker has begun to shut down since then."""
     if turn.herder.lifecycle.is_relaunching:
@@ -184,7 +186,7 @@ def relaunch_order(handover: Handover | None) -> Exit:
     return Exit(exit_code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover)
 
 
-def _leave_group(turn: Turn, phase: ShuttingDown) -> None:
+def _refuse_requests_and_leave_group(turn: Turn, phase: ShuttingDown) -> None:
     """Order the member to leave the group. Requests that are not answered are refused."""
     _refuse_all_requests(turn, "Worker is shutting down")
     turn.herder.lifecycle.phase = LeavingGroup(
@@ -193,7 +195,7 @@ def _leave_group(turn: Turn, phase: ShuttingDown) -> None:
     turn.emit(Leave(reason=phase.reason, is_permanent=phase.is_permanent))
 
 
-def _close_runtime(turn: Turn) -> None:
+def _refuse_requests_and_close_runtime(turn: Turn) -> None:
     """Order the runtime to close. Requests that are not answered are refused."""
     _refuse_all_requests(turn, "Worker is restarting")
     turn.herder.lifecycle.phase = ClosingRuntime()
@@ -201,11 +203,11 @@ def _close_runtime(turn: Turn) -> None:
 
 
 def _refuse_all_requests(turn: Turn, message: str) -> None:
-    """Refuse, with ``message``, all further requests and all pending requests, except those that wait for the view of
-    the group."""
+    """Refuse, with ``message``, all further requests and all pending requests."""
     turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     active_topics.refuse_pending_resets(turn, Problem.SHUTTING_DOWN, message)
     questions.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     offsets.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+    view_requests.refuse_all(turn, Problem.SHUTTING_DOWN, message)

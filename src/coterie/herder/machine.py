@@ -36,48 +36,48 @@ from coterie.herder import (
     worker_view,
     writes,
 )
-from coterie.herder.config_records import LoggerLevelWritten, RestartRequested
+from coterie.herder.config_records import ConnectorRestartRequested, LoggerLevelWritten
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
-    AssignmentPurpose,
-    CheckpointGenerationFinished,
-    ConfigEndFound,
-    ConfigLagPurpose,
+    AppendForLoggerLevel,
+    AppendForSessionKey,
+    CheckpointGenerationCreationEnded,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
     ConfigLinesRead,
+    ConfigLogEndFound,
     ConfigNotValidated,
-    ConfigValidated,
-    ConnectorSplit,
-    EndPurpose,
+    ConfigValidationCompleted,
     Event,
     GroupLeft,
     LeaderLogOpened,
     LeaderLogOpenFailed,
-    LoggerLevelPurpose,
+    LogEndLookupForAssignment,
+    LogEndLookupForLag,
+    LogEndLookupForRead,
+    LogEndLookupPurpose,
+    LookupOrAppendForWrite,
     OffsetChangeEnded,
     OffsetReadEnded,
-    PluginsAnswered,
-    ReadPurpose,
+    PluginQuestionAnswered,
     Reply,
     RequestArrived,
     RequestIntakeClosed,
     RuntimeClosed,
     RuntimeOpened,
     SessionKeyMade,
-    SessionKeyPurpose,
     ShutdownOrdered,
     SplitFailed,
+    SplitSucceeded,
     StatusAppendEnded,
     StatusLinesRead,
-    TargetComputed,
+    TargetComputationEnded,
     TaskConfigsPublicationEnded,
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
     TimerFired,
     WriteLogMessage,
-    WritePurpose,
 )
 from coterie.herder.requests.kinds import Request
 from coterie.herder.requests.orders import (
@@ -116,7 +116,7 @@ from coterie.herder.state import (
     HerderOutput,
     InRound,
     Lifecycle,
-    LostPlace,
+    LostMembership,
     NeverJoined,
     RequestIntakeState,
     RoundCompleted,
@@ -127,7 +127,7 @@ from coterie.herder.state import (
 from coterie.herder.targets import computing
 from coterie.herder.timers import (
     ClosedCheckpointCheckDue,
-    ConfigEndLookupDue,
+    ConfigLogEndLookupDue,
     ConnectorRetryDue,
     RequestTimeoutDue,
     TaskRestartDue,
@@ -163,12 +163,12 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_frequent_event(turn, event)
         case (
             RequestArrived()
-            | ConfigValidated()
+            | ConfigValidationCompleted()
             | ConfigNotValidated()
-            | PluginsAnswered()
+            | PluginQuestionAnswered()
             | OffsetReadEnded()
             | OffsetChangeEnded()
-            | ConfigEndFound()
+            | ConfigLogEndFound()
             | ConfigLinesAppended()
             | ConfigLinesAppendFailed()
         ):
@@ -190,16 +190,16 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         ):
             _on_membership_event(turn, event)
             _reconcile(turn)
-        case TargetComputed():
-            computing.on_target_computed(turn, event)
+        case TargetComputationEnded():
+            computing.send_target_or_failure(turn, event)
         case TaskDied() | TaskHalted() | TaskCheckpointClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task_event(turn, event)
             _reconcile(turn, (event.task.connector,))
         case (
-            ConnectorSplit()
+            SplitSucceeded()
             | SplitFailed()
             | SourcePartsChanged()
-            | CheckpointGenerationFinished()
+            | CheckpointGenerationCreationEnded()
             | TaskConfigsPublicationEnded()
         ):
             _on_connector_event(turn, event)
@@ -234,16 +234,16 @@ def _reconcile(turn: Turn, affected: Affected = None) -> None:
     protocol = protocol_of(turn.herder)
     tasks.reconcile(turn, affected)
     protocol.compute_assignment_if_due(turn)
-    writes.end_forbidden_offset_changes(turn)
+    writes.abort_forbidden_offset_changes(turn)
     connectors.reconcile(turn, affected)
     leader_log.open_log_if_leader(turn)
     _advance_requests(turn)
-    protocol.notify_listeners(turn)
+    protocol.notify_rebalance_listeners(turn)
     place.send_worker_state_if_changed(turn)
     protocol.report_released_jobs(turn)
     signing.rotate_session_key_if_due(turn)
-    protocol.report_configured_jobs(turn)
-    draining.shut_down_or_report_changes(turn)
+    protocol.report_configured_jobs_if_changed(turn)
+    draining.finish_drain_or_report_changes(turn)
 
 
 def _advance_requests(turn: Turn) -> None:
@@ -251,13 +251,13 @@ def _advance_requests(turn: Turn) -> None:
     The result of a write that this leader submitted itself continues the publication of the connector's task
     configs."""
     writes.advance_writes(turn)
-    while turn.leader_write_answers:
+    while turn.own_write_answers:
         # The leader published a split as its own write; its response continues the connector's publication.
-        request, answer = turn.leader_write_answers.pop(0)
+        request, answer = turn.own_write_answers.pop(0)
         assert isinstance(request, PutTaskConfigs)
         refusal = answer.message if isinstance(answer, RequestRefused) else None
-        closed_checkpoints.on_publication_answered(turn, request.connector, refusal)
-        connectors.on_leader_write_answer(turn, request, answer)
+        closed_checkpoints.log_publication_refusal(turn, request.connector, refusal)
+        connectors.on_own_write_answered(turn, request, answer)
         connectors.reconcile(turn, (request.connector,))
         writes.advance_writes(turn)
     reads.answer_ready_reads(turn)
@@ -281,12 +281,12 @@ def _on_frequent_event(
             tasks.on_lease_renewed(turn, event)
             if held_back:
                 connectors.reconcile(turn)
-                protocol_of(turn.herder).notify_listeners(turn)
+                protocol_of(turn.herder).notify_rebalance_listeners(turn)
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
-                active_topics.on_status_line_read(turn, line)
-            connectors.on_statuses_read(turn)
+                active_topics.answer_reset_if_last_tombstone(turn, line)
+            connectors.resplit_postponed_connectors(turn)
         case StatusAppendEnded():
             statuses.on_status_append_ended(turn, event)
             place.send_worker_state_if_changed(turn)
@@ -303,12 +303,14 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
         match herder.config.apply(line):
             case str() as remark:
                 turn.emit(WriteLogMessage(text=remark))
-            case RestartRequested() as restart:
-                restarts.on_restart_requested(turn, restart)
+            case ConnectorRestartRequested() as restart:
+                restarts.restart_jobs_of_connector(turn, restart)
             case LoggerLevelWritten() as written:
                 logger_levels.on_level_written(turn, written)
             case None:
                 pass
+    if event.completes_first_read:
+        herder.lifecycle.is_config_log_read = True
     herder.config.advance_position_to(event.position)
     affected = herder.config.take_affected_connectors()
     return affected if herder.is_caught_up == was_caught_up else None
@@ -322,7 +324,7 @@ def _on_leader_event(
         case SessionKeyMade():
             signing.on_session_key_made(turn, event)
         case LeaderLogOpened():
-            leader_log.on_opened(turn, event)
+            leader_log.confirm_leadership_when_opened(turn, event)
         case LeaderLogOpenFailed():
             leader_log.on_open_failed(turn, event)
         case LeadershipConfirmed():
@@ -344,6 +346,7 @@ def _on_lifecycle_event(
         case RuntimeOpened(wall_clock_ms=wall_ms):
             signing.store_wall_clock_offset(turn, wall_ms)
             turn.herder.lifecycle.is_runtime_open = True
+            logger_levels.set_awaited_levels(turn)
             protocol_of(turn.herder).on_runtime_opened(turn)
         case RuntimeDied(reason=reason):
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
@@ -352,7 +355,7 @@ def _on_lifecycle_event(
         case RequestIntakeClosed():
             lifecycle.on_request_intake_closed(turn)
         case GroupLeft():
-            lifecycle.on_left(turn)
+            lifecycle.on_group_left(turn)
         case RuntimeClosed():
             lifecycle.on_runtime_closed(turn)
         case MembershipSuspended(handover=handover):
@@ -380,7 +383,7 @@ def _on_membership_event(
             draining.warn_if_drain_unreported(turn)
         case GroupDescribed():
             protocol_of(turn.herder).on_membership_event(turn, event)
-            orders.on_group_described(turn)
+            orders.answer_requests_for_group_view(turn)
         case _:
             protocol_of(turn.herder).on_membership_event(turn, event)
 
@@ -405,50 +408,56 @@ def _on_task_event(
 
 def _on_connector_event(
     turn: Turn,
-    event: ConnectorSplit
+    event: SplitSucceeded
     | SplitFailed
     | SourcePartsChanged
-    | CheckpointGenerationFinished
+    | CheckpointGenerationCreationEnded
     | TaskConfigsPublicationEnded,
 ) -> None:
     match event:
-        case ConnectorSplit() | SplitFailed():
+        case SplitSucceeded() | SplitFailed():
             connectors.on_split_ended(turn, event)
         case SourcePartsChanged():
             connectors.on_source_parts_changed(turn, event)
-        case CheckpointGenerationFinished():
-            closed_checkpoints.on_checkpoint_generation_finished(turn, event)
+        case CheckpointGenerationCreationEnded():
+            closed_checkpoints.on_generation_creation_ended(turn, event)
         case TaskConfigsPublicationEnded():
-            closed_checkpoints.on_publication_answered(turn, event.connector, event.refusal)
+            closed_checkpoints.log_publication_refusal(turn, event.connector, event.refusal)
             connectors.on_publication_ended(turn, event)
 
 
 def _on_request_event(
     turn: Turn,
     event: RequestArrived
-    | ConfigValidated
+    | ConfigValidationCompleted
     | ConfigNotValidated
-    | PluginsAnswered
+    | PluginQuestionAnswered
     | OffsetReadEnded
     | OffsetChangeEnded
-    | ConfigEndFound
+    | ConfigLogEndFound
     | ConfigLinesAppended
     | ConfigLinesAppendFailed,
 ) -> None:
     match event:
         case RequestArrived():
             _on_request_arrived(turn, event)
-        case ConfigValidated() | ConfigNotValidated() | PluginsAnswered() | OffsetReadEnded() | OffsetChangeEnded():
+        case (
+            ConfigValidationCompleted()
+            | ConfigNotValidated()
+            | PluginQuestionAnswered()
+            | OffsetReadEnded()
+            | OffsetChangeEnded()
+        ):
             _on_runtime_answer(turn, event)
-        case ConfigEndFound(purpose=purpose, end_offset=end):
-            _on_config_end_found(turn, purpose, end)
+        case ConfigLogEndFound(purpose=purpose, end_offset=end):
+            _on_config_log_end_found(turn, purpose, end)
         case ConfigLinesAppended(purpose=purpose, end_offset=end):
             match purpose:
-                case WritePurpose(id=id_):
+                case LookupOrAppendForWrite(id=id_):
                     writes.on_appended(turn, id_, end)
-                case SessionKeyPurpose(key_number=number):
+                case AppendForSessionKey(key_number=number):
                     signing.on_session_key_appended(turn, number, end)
-                case LoggerLevelPurpose(id=request_id):
+                case AppendForLoggerLevel(id=request_id):
                     logger_levels.on_appended(turn, request_id)
         case ConfigLinesAppendFailed():
             _on_append_failed(turn, event)
@@ -457,26 +466,31 @@ def _on_request_event(
 def _on_append_failed(turn: Turn, event: ConfigLinesAppendFailed) -> None:
     """Lines could not be appended: pass this to the module that appended them. If they were to be appended as the
     leader, also open the leader's log again."""
-    if event.leader_log_opening is not None:
-        leader_log.on_append_failed(turn, event.leader_log_opening)
+    if event.leader_log_opening_number is not None:
+        leader_log.on_append_failed(turn, event.leader_log_opening_number)
     match event.purpose:
-        case WritePurpose(id=id_):
-            writes.on_append_failed(turn, id_, event.reason, is_fenced=event.is_fenced)
-        case SessionKeyPurpose(key_number=number):
+        case LookupOrAppendForWrite(id=id_):
+            writes.on_append_failed(turn, id_, is_fenced=event.is_fenced)
+        case AppendForSessionKey(key_number=number):
             signing.on_session_key_append_failed(turn, number, event.reason)
-        case LoggerLevelPurpose(id=request_id):
+        case AppendForLoggerLevel(id=request_id):
             logger_levels.on_append_failed(turn, request_id, event.reason)
 
 
 def _on_runtime_answer(
-    turn: Turn, event: ConfigValidated | ConfigNotValidated | PluginsAnswered | OffsetReadEnded | OffsetChangeEnded
+    turn: Turn,
+    event: ConfigValidationCompleted
+    | ConfigNotValidated
+    | PluginQuestionAnswered
+    | OffsetReadEnded
+    | OffsetChangeEnded,
 ) -> None:
     """Pass what the runtime has answered for a request to the module of the request."""
     match event:
-        case ConfigValidated() | ConfigNotValidated():
+        case ConfigValidationCompleted() | ConfigNotValidated():
             writes.on_validation_ended(turn, event)
             questions.on_validation_ended(turn, event)
-        case PluginsAnswered():
+        case PluginQuestionAnswered():
             questions.on_answered(turn, event)
         case OffsetReadEnded():
             offsets.on_offset_read_ended(turn, event)
@@ -484,17 +498,17 @@ def _on_runtime_answer(
             writes.on_offset_change_ended(turn, event)
 
 
-def _on_config_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | None) -> None:
+def _on_config_log_end_found(turn: Turn, purpose: LogEndLookupPurpose, end_offset: LogPosition | None) -> None:
     """Pass the result of an end-offset lookup to the module that asked for it."""
     match purpose:
-        case ReadPurpose(id=id_):
-            reads.on_config_end_found(turn, id_, end_offset)
-        case WritePurpose(id=write_id):
-            writes.on_config_end_found(turn, write_id, end_offset)
-        case AssignmentPurpose(lookup_id=lookup_id):
-            protocol_of(turn.herder).on_config_end_found(turn, lookup_id, end_offset)
-        case ConfigLagPurpose(lookup_id=lookup_id):
-            place.on_config_end_found(turn, lookup_id, end_offset)
+        case LogEndLookupForRead(id=id_):
+            reads.on_config_log_end_found(turn, id_, end_offset)
+        case LookupOrAppendForWrite(id=write_id):
+            writes.on_config_log_end_found(turn, write_id, end_offset)
+        case LogEndLookupForAssignment(log_end_lookup_id=log_end_lookup_id):
+            protocol_of(turn.herder).on_config_log_end_found(turn, log_end_lookup_id, end_offset)
+        case LogEndLookupForLag(log_end_lookup_id=log_end_lookup_id):
+            place.on_config_log_end_found(turn, log_end_lookup_id, end_offset)
 
 
 def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
@@ -552,12 +566,12 @@ def _is_refused_while_ending(worker: Lifecycle, request: Request) -> bool:
 
 def _on_timer(turn: Turn, timer: Timer) -> None:
     match timer:
-        case RequestTimeoutDue() | ConfigEndLookupDue():
+        case RequestTimeoutDue() | ConfigLogEndLookupDue():
             _on_request_timer(turn, timer)
         case ConnectorRetryDue():
             connectors.on_retry_due(turn, timer)
         case ClosedCheckpointCheckDue():
-            closed_checkpoints.on_finish_check_due(turn, timer)
+            closed_checkpoints.create_next_generation_if_awaited(turn, timer)
         case TaskRestartDue():
             pass  # `_reconcile`, which follows, checks the deadline.
         case "assign" | "changed jobs" | "delay over" | "moves" | "configured end":
@@ -567,14 +581,14 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case "leader log":
             pass  # `_reconcile`, which follows, checks the deadline.
         case "session key":
-            signing.on_rotation_timer(turn)
+            signing.clear_fired_rotation_timer(turn)
         case "statuses":
             statuses.requeue_failed_statuses(turn)
         case "last requests" | "shutdown" | "relaunch":
             lifecycle.on_time_limit(turn, timer)
 
 
-def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | ConfigEndLookupDue) -> None:
+def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | ConfigLogEndLookupDue) -> None:
     match timer:
         case RequestTimeoutDue(id=id_):
             reads.on_request_timeout(turn, id_)
@@ -582,8 +596,8 @@ def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | ConfigEndLookupDue)
             questions.on_request_timeout(turn, id_)
             offsets.on_request_timeout(turn, id_)
             writes.on_request_timeout(turn, id_)
-        case ConfigEndLookupDue(id=id_):
-            writes.on_end_lookup_due(turn, id_)
+        case ConfigLogEndLookupDue(id=id_):
+            writes.repeat_log_end_lookup(turn, id_)
 
 
 def check(herder: Herder) -> None:
@@ -593,7 +607,7 @@ def check(herder: Herder) -> None:
     """
     place = herder.place
     match place.phase:
-        case NeverJoined() | LostPlace():
+        case NeverJoined() | LostMembership():
             assert not place.member_id, "a worker that is not a member has a member id"
         case RoundFailed() | RoundCompleted():
             assert place.member_id, "a round has ended for a worker without a member id"
@@ -615,6 +629,8 @@ def check_all(herder: Herder) -> None:
     check(herder)
     under_way = [write for write in herder.requests.writes.values() if write.is_under_way]
     assert len(under_way) <= 1, "two writes at the head of the queue"
-    for task, run in herder.work.task_runs.items():
-        assert run.is_active or task in herder.place.assigned, f"{task} is kept, but neither runs nor is assigned here"
-    assert herder.work.task_runs.keys() >= herder.place.assigned.tasks, "an assigned task has no entry in runs"
+    for task, run in herder.work.local_tasks.items():
+        assert run.may_hold_checkpoint or task in herder.place.assigned, (
+            f"{task} is kept, but neither runs nor is assigned here"
+        )
+    assert herder.work.local_tasks.keys() >= herder.place.assigned.tasks, "an assigned task has no entry in runs"

@@ -12,7 +12,7 @@ from coterie.config.infos import ConfigInfos
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.requests.ids import RequestId, WriteId
 from coterie.herder.requests.kinds import Answer, Request
-from coterie.herder.requests.questions import PluginKeys, PluginList, PluginQuestion
+from coterie.herder.requests.questions import PluginConfigKeys, PluginList, PluginQuestion
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.restart_policy import RestartPolicy
@@ -30,7 +30,7 @@ from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPurpose:
+class LogEndLookupForRead:
     """The end offset is looked up for a read, or for the restart of a task: it waits until all lines are read that were
     written before the request."""
 
@@ -38,32 +38,32 @@ class ReadPurpose:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritePurpose:
+class LookupOrAppendForWrite:
     """The end offset is looked up, or lines are appended, for this write."""
 
     id: WriteId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentPurpose:
+class LogEndLookupForAssignment:
     """The leader looks up the end offset for the group's assignment: in a classic group because a member has reported
     that it has read more of the config log; in a connect group before it reports the configured jobs."""
 
-    lookup_id: int
+    log_end_lookup_id: int
     """The number of this lookup, as counted by this worker as the leader; the result of an older lookup is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigLagPurpose:
+class LogEndLookupForLag:
     """This worker looks up the end offset, because it has read less of the config log than a member of its group has
     reported."""
 
-    lookup_id: int
+    log_end_lookup_id: int
     """The number of this lookup, as counted by this worker; the result of an older lookup is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionKeyPurpose:
+class AppendForSessionKey:
     """A session key is appended by the leader."""
 
     key_number: int
@@ -71,15 +71,17 @@ class SessionKeyPurpose:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoggerLevelPurpose:
+class AppendForLoggerLevel:
     """A line that sets the level of a logger on all workers is appended for this request."""
 
     id: RequestId
 
 
-EndPurpose: TypeAlias = ReadPurpose | WritePurpose | AssignmentPurpose | ConfigLagPurpose
+LogEndLookupPurpose: TypeAlias = (
+    LogEndLookupForRead | LookupOrAppendForWrite | LogEndLookupForAssignment | LogEndLookupForLag
+)
 """Why an end offset of the config log is looked up."""
-AppendPurpose: TypeAlias = WritePurpose | SessionKeyPurpose | LoggerLevelPurpose
+AppendPurpose: TypeAlias = LookupOrAppendForWrite | AppendForSessionKey | AppendForLoggerLevel
 """Why lines are appended to the config log."""
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
@@ -93,6 +95,8 @@ class ConfigLinesRead:
     lines: Sequence[TopicRecord]
     position: LogPosition
     """The position of this worker's reader after these lines."""
+    completes_first_read: bool = False
+    """Whether this worker has now read all lines that existed when it started. True in one event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,7 @@ class TaskStopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorSplit:
+class SplitSucceeded:
     """A connector was split into task configs (:class:`SplitConnector`)."""
 
     connector: ConnectorName
@@ -181,7 +185,7 @@ class ConnectorSplit:
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
     task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """The configs of the connector's tasks, by task number."""
-    postponement: str | None = None
+    kept_source_parts_reason: str | None = None
     """Why the tasks keep their source parts although the config requires others (:class:`SplitResult`)."""
 
 
@@ -199,8 +203,8 @@ class SplitFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointGenerationFinished:
-    """The chore of :class:`FinishCheckpointGeneration` has ended, with or without success."""
+class CheckpointGenerationCreationEnded:
+    """The chore of :class:`CreateNextCheckpointGeneration` has ended, with or without success."""
 
     connector: ConnectorName
     incarnation: Incarnation
@@ -235,7 +239,7 @@ class SessionKeyMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigValidated:
+class ConfigValidationCompleted:
     """The runtime has validated the config of a request; ``infos`` contains the errors if the config is invalid."""
 
     id: RequestId
@@ -253,11 +257,11 @@ class ConfigNotValidated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginsAnswered:
+class PluginQuestionAnswered:
     """The runtime has listed or described this worker's plug-ins for a request, or could not (:class:`AskPlugins`)."""
 
     id: RequestId
-    answer: PluginList | PluginKeys | RequestRefused = field(repr=False)
+    answer: PluginList | PluginConfigKeys | RequestRefused = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,10 +284,10 @@ class OffsetChangeEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEndFound:
-    """A lookup of the config log's end offset has ended (:class:`FindConfigEnd`)."""
+class ConfigLogEndFound:
+    """A lookup of the config log's end offset has ended (:class:`FindConfigLogEnd`)."""
 
-    purpose: EndPurpose
+    purpose: LogEndLookupPurpose
     end_offset: LogPosition | None
     """The position of a reader that has read all durable lines; None when the log could not be reached."""
 
@@ -320,7 +324,7 @@ class ConfigLinesAppendFailed:
 
     purpose: AppendPurpose
     reason: str
-    leader_log_opening: int | None = None
+    leader_log_opening_number: int | None = None
     """The opening of the leader's log with which the lines were to be appended (:class:`AppendConfigLines`)."""
     is_fenced: bool = False
     """Whether another worker has opened the leader's log since: certainly no line was appended."""
@@ -335,7 +339,7 @@ class StatusAppendEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetComputed:
+class TargetComputationEnded:
     """The assignor has computed the target assignment, or has failed (:class:`ComputeTarget` with the same
     ``token``)."""
 
@@ -366,18 +370,18 @@ ChoreResult: TypeAlias = (
     TaskStarted
     | TaskStartFailed
     | TaskStopped
-    | ConnectorSplit
+    | SplitSucceeded
     | SplitFailed
-    | CheckpointGenerationFinished
+    | CheckpointGenerationCreationEnded
     | TaskConfigsPublicationEnded
     | SessionKeyMade
-    | ConfigValidated
+    | ConfigValidationCompleted
     | ConfigNotValidated
-    | PluginsAnswered
+    | PluginQuestionAnswered
     | OffsetReadEnded
     | OffsetChangeEnded
-    | ConfigEndFound
-    | TargetComputed
+    | ConfigLogEndFound
+    | TargetComputationEnded
     | LeaderLogOpened
     | LeaderLogOpenFailed
     | ConfigLinesAppended
@@ -428,16 +432,16 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteLogMessage:
-    """Write one message to the process's log, with level INFO, or WARNING with ``warns``, or ERROR with
+    """Write one message to the process's log, with level INFO, or WARNING with ``is_warning``, or ERROR with
     ``is_error``."""
 
     text: str
-    warns: bool = False
+    is_warning: bool = False
     is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyListeners:
+class NotifyRebalanceListeners:
     """Let ``news`` be passed to the plug-ins that listen to this worker's rebalances. Not a chore: nothing waits for
     them."""
 
@@ -489,12 +493,12 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitConnector:
-    """Split a connector into task configs → ConnectorSplit | SplitFailed"""
+    """Split a connector into task configs → SplitSucceeded | SplitFailed"""
 
     connector: ConnectorName
     incarnation: Incarnation
     config: Mapping[str, str] = field(repr=False)
-    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
+    configs_of_checkpointed_tasks: Sequence[Mapping[str, str]] = field(repr=False)
     """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
     config_line_offset: int
     """Identifies ``config`` (:attr:`Connector.config_line_offset`)."""
@@ -512,7 +516,7 @@ class StopConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndTaskStart:
+class AbortTaskStart:
     """The start or restart of a task that was ordered before is no longer needed: end it if it has not returned within
     ``grace_ms``. Not a chore: it has no result. The result of the start is a TaskStarted or TaskStartFailed, as for
     every start."""
@@ -522,7 +526,7 @@ class EndTaskStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishCheckpointGeneration:
+class CreateNextCheckpointGeneration:
     """Create the checkpoint generation that follows a closed one, unless another worker is creating it, and return its
     task configs, because a task waits for its new config → CheckpointGenerationFinished"""
 
@@ -531,11 +535,13 @@ class FinishCheckpointGeneration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishTaskConfigs:
+class SendTaskConfigsToLeader:
     """Send the task configs to the leader, which is another worker → TaskConfigsPublicationEnded"""
 
     leader_url: WorkerUrl
     connector: ConnectorName
+    incarnation: Incarnation
+    """The incarnation of the connector that was split."""
     config_line_offset: int
     """Identifies the config from which the task configs were made (:attr:`Connector.config_line_offset`)."""
     configs: Sequence[Mapping[str, str]] = field(repr=False)
@@ -552,12 +558,12 @@ class MakeSessionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateConfig:
-    """Validate the config of a write or of a question → ConfigValidated | ConfigNotValidated"""
+    """Validate the config of a write or of a question → ConfigValidationCompleted | ConfigNotValidated"""
 
     id: RequestId
     """The request that contains the config."""
     config: Mapping[str, str] = field(repr=False)
-    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
+    configs_of_checkpointed_tasks: Sequence[Mapping[str, str]] = field(repr=False)
     """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
 
 
@@ -570,7 +576,7 @@ class AskPlugins:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOffsets:
+class ReadConnectorOffsets:
     """Read a connector's offsets from its checkpoints → OffsetReadEnded"""
 
     id: RequestId
@@ -587,16 +593,16 @@ class ApplyOffsetChange:
     connector: ConnectorName
     incarnation: Incarnation
     config: Mapping[str, str] = field(repr=False)
-    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
+    configs_of_checkpointed_tasks: Sequence[Mapping[str, str]] = field(repr=False)
     """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
     change: OffsetChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindConfigEnd:
+class FindConfigLogEnd:
     """Look up the end offset of the config log → ConfigEndFound"""
 
-    purpose: EndPurpose
+    purpose: LogEndLookupPurpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -627,13 +633,13 @@ class AppendConfigLines:
 
     purpose: AppendPurpose
     lines: tuple[NewTopicRecord, ...]
-    leader_log_opening: int | None = None
+    leader_log_opening_number: int | None = None
     """The number of the opening of the leader's log (:class:`OpenLeaderLog`) with which the lines are appended, all or
     none; None for lines that any worker may append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendStatuses:
+class AppendStatusLines:
     """Append lines to the status log → StatusAppendEnded"""
 
     lines: tuple[NewTopicRecord, ...]
@@ -655,18 +661,18 @@ Chore: TypeAlias = (
     | RestartTask
     | StopTask
     | SplitConnector
-    | FinishCheckpointGeneration
-    | PublishTaskConfigs
+    | CreateNextCheckpointGeneration
+    | SendTaskConfigsToLeader
     | MakeSessionKey
     | ValidateConfig
     | AskPlugins
-    | ReadOffsets
+    | ReadConnectorOffsets
     | ApplyOffsetChange
-    | FindConfigEnd
+    | FindConfigLogEnd
     | ComputeTarget
     | OpenLeaderLog
     | AppendConfigLines
-    | AppendStatuses
+    | AppendStatusLines
     | CloseRequestIntake
     | Leave
     | CloseRuntime
@@ -678,8 +684,8 @@ Effect: TypeAlias = (
     | CancelTimer
     | WriteLogMessage
     | StopConnector
-    | EndTaskStart
-    | NotifyListeners
+    | AbortTaskStart
+    | NotifyRebalanceListeners
     | SetLoggerLevel
     | MembershipOrder
     | Exit

@@ -2,7 +2,7 @@
 leader nor the worker that has the connector.
 """
 
-from coterie.herder.messages import CancelTimer, OffsetReadEnded, ReadOffsets, Reply, SetTimer
+from coterie.herder.messages import CancelTimer, OffsetReadEnded, ReadConnectorOffsets, Reply, SetTimer
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorOffsets
@@ -21,7 +21,7 @@ def begin_offset_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
         return
     turn.herder.requests.offset_reads[id_] = PendingOffsetRead(connector=name, began_at_ms=turn.now_ms)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + turn.herder.settings.request_timeout_ms))
-    turn.emit(ReadOffsets(id=id_, connector=name, incarnation=connector.incarnation, config=connector.config))
+    turn.emit(ReadConnectorOffsets(id=id_, connector=name, incarnation=connector.incarnation, config=connector.config))
 
 
 def on_offset_read_ended(turn: Turn, event: OffsetReadEnded) -> None:

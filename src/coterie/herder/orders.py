@@ -5,22 +5,22 @@ coordinator. The worker that an order names, or that has the task in the order, 
 refuses it, with the URL of that worker, or of the leader when it does not have this URL.
 """
 
-from coterie.herder import draining, lifecycle, restarts, tasks
+from coterie.herder import draining, lifecycle, restarts, tasks, view_requests
 from coterie.herder.group_protocol import protocol_of
-from coterie.herder.group_view import find_members_by_name, names_of_member, worker_id_of_url
+from coterie.herder.group_view import find_members_by_any_name, names_of_member, worker_id_of_url
 from coterie.herder.messages import Reply
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker, WorkerOrder
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found_refusal
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent, not_found_refusal
 from coterie.herder.requests.views import DescribeWorkerGroup
 from coterie.herder.state import GroupRequest, Turn
 from coterie.nouns.jobs import ConnectorTaskId
 
 
 def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
-    """Answer the request, or keep it until the view of the group has arrived (:func:`on_group_described`). An order
-    that names this worker by its ``host:port``, or a task that this worker has, is executed at once."""
+    """Answer the request, or keep it until the view of the group has arrived (:func:`answer_requests_for_group_view`).
+    An order that names this worker by its ``host:port``, or a task that this worker has, is executed at once."""
     match request:
         case DrainWorker() | UncordonWorker() | RestartWorker():
             is_for_this_worker = request.worker == worker_id_of_url(turn.herder.settings.url)
@@ -28,10 +28,10 @@ def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
             is_for_this_worker = request.task in turn.herder.place.assigned
         case DescribeWorkerGroup():
             is_for_this_worker = False
-    if is_for_this_worker or protocol_of(turn.herder).request_group_view(turn):
+    if is_for_this_worker or protocol_of(turn.herder).request_group_view_unless_ready(turn):
         _answer_worker_request(turn, id_, request)
     else:
-        turn.herder.requests.awaiting_group_view += ((id_, request),)
+        view_requests.keep(turn, id_, request)
 
 
 def execute_waiting_task_orders(turn: Turn) -> None:
@@ -45,10 +45,9 @@ def execute_waiting_task_orders(turn: Turn) -> None:
             on_request(turn, id_, order)
 
 
-def on_group_described(turn: Turn) -> None:
+def answer_requests_for_group_view(turn: Turn) -> None:
     """The view of the group has arrived, or could not be read: answer the requests that wait for it."""
-    waiting, turn.herder.requests.awaiting_group_view = turn.herder.requests.awaiting_group_view, ()
-    for id_, request in waiting:
+    for id_, request in view_requests.take_all(turn):
         _answer_worker_request(turn, id_, request)
 
 
@@ -69,7 +68,7 @@ def _answer_worker_request(turn: Turn, id_: RequestId, request: GroupRequest) ->
 def _restart_task(turn: Turn, task: ConnectorTaskId) -> Answer:
     tasks.restart(turn, task)
     tasks.reconcile(turn)
-    return Done()
+    return SuccessWithoutContent()
 
 
 def _refusal_if_other_owner(turn: Turn, task: ConnectorTaskId) -> RequestRefused | None:
@@ -113,7 +112,7 @@ def _refusal_if_other_worker(turn: Turn, worker: str) -> RequestRefused | None:
     if isinstance(group, RequestRefused):
         return group
     # A member and its predecessor at the same URL are one worker.
-    found = {info.url: info for info in find_members_by_name(group.members, worker)}
+    found = {info.url: info for info in find_members_by_any_name(group.members, worker)}
     match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of_member(info))) for info in group.members)

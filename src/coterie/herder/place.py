@@ -7,9 +7,9 @@ it has read the config log up to the group's config offset (KAFKA-9849).
 
 from dataclasses import replace
 
-from coterie.herder.messages import ConfigLagPurpose, FindConfigEnd, SetTimer, WriteLogMessage
+from coterie.herder.messages import FindConfigLogEnd, LogEndLookupForLag, SetTimer, WriteLogMessage
 from coterie.herder.requests.refusals import Problem, RequestRefused
-from coterie.herder.state import Herder, InRound, LostPlace, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
+from coterie.herder.state import Herder, InRound, LostMembership, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
 from coterie.nouns.ids import ConfigOffset, LogPosition, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
@@ -95,7 +95,7 @@ def forget_membership(turn: Turn) -> None:
     """The membership is lost: forget the member id, the leader and the assigned jobs. The next worker state is sent to
     the member even if it is unchanged, because the member waits for it."""
     place = turn.herder.place
-    place.phase = LostPlace()
+    place.phase = LostMembership()
     place.member_id = place.leader = MemberId("")
     place.leader_url = WorkerUrl("")
     place.assigned = NO_JOBS
@@ -128,7 +128,7 @@ def send_worker_state_if_changed(turn: Turn) -> None:
         config_offset=herder.config.offset,
         owned=herder.owned_jobs,
         draining=herder.lifecycle.is_draining,
-        kept_jobs=herder.kept_jobs,
+        allowed_jobs_until_restart=herder.allowed_jobs_until_restart,
     )
     awaits_statuses = isinstance(place.phase, StoppingBeforeJoin) and not herder.work.are_statuses_written
     is_out = place.is_lost and not herder.has_read_config_to(place.group_config_offset)
@@ -161,19 +161,19 @@ def on_config_lag_timeout(turn: Turn) -> None:
         return
     if place.config_end_unverified:
         place.last_lookup_id += 1
-        turn.emit(FindConfigEnd(purpose=ConfigLagPurpose(lookup_id=place.last_lookup_id)))
+        turn.emit(FindConfigLogEnd(purpose=LogEndLookupForLag(log_end_lookup_id=place.last_lookup_id)))
     else:
         _leave_and_rejoin(turn)
 
 
-def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of :func:`on_config_lag_timeout` has ended; ``end_offset`` None means that the log could not be
     reached. If this worker has read the log to its end, the reported offset is wrong: log a warning and use the end
     offset. Otherwise leave the group and rejoin. Does nothing after the result of an older lookup, or if this worker
     has caught up or is leaving."""
     herder, place = turn.herder, turn.herder.place
     if (
-        lookup_id != place.last_lookup_id
+        log_end_lookup_id != place.last_lookup_id
         or herder.lifecycle.is_leaving
         or herder.has_read_config_to(place.group_config_offset)
     ):
@@ -184,7 +184,7 @@ def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | No
             f"{end_offset}. Check that all "
             "workers have the same config.storage.topic, and whether this topic has lost records."
         )
-        turn.emit(WriteLogMessage(text=text, warns=True))
+        turn.emit(WriteLogMessage(text=text, is_warning=True))
         place.group_config_offset = ConfigOffset(end_offset)
         send_worker_state_if_changed(turn)
     else:
@@ -203,7 +203,7 @@ def resign_as_leader(turn: Turn, *, highest_config_offset: ConfigOffset, end_off
         f"ends at {end_offset}. "
         "Check config.storage.topic: it must be the same on all workers"
     )
-    turn.emit(WriteLogMessage(text=f"This worker leaves the group and rejoins: {reason}", warns=True))
+    turn.emit(WriteLogMessage(text=f"This worker leaves the group and rejoins: {reason}", is_warning=True))
     turn.emit(LeaveAndRejoin(reason=reason))
 
 

@@ -6,14 +6,15 @@ A question is answered when the runtime has answered it, or refused when ``reque
 
 from collections.abc import Mapping
 
+from coterie.config.infos import ConfigInfos
 from coterie.config.secrets import masked_config
 from coterie.herder.connector_names import name_errors
 from coterie.herder.messages import (
     AskPlugins,
     CancelTimer,
     ConfigNotValidated,
-    ConfigValidated,
-    PluginsAnswered,
+    ConfigValidationCompleted,
+    PluginQuestionAnswered,
     Reply,
     RequestArrived,
     SetTimer,
@@ -53,15 +54,15 @@ def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
             turn.emit(AskPlugins(id=event.id, question=question))
         case ValidateConnectorConfig():
             known = herder.config.connector(_connector_name(question))
-            checkpointed = () if known is None else known.checkpointed_task_configs
+            checkpointed = () if known is None else known.configs_of_checkpointed_tasks
             turn.emit(
                 ValidateConfig(
-                    id=event.id, config=_without_nulls(question.config), checkpointed_task_configs=checkpointed
+                    id=event.id, config=_without_nulls(question.config), configs_of_checkpointed_tasks=checkpointed
                 )
             )
 
 
-def on_answered(turn: Turn, event: PluginsAnswered) -> None:
+def on_answered(turn: Turn, event: PluginQuestionAnswered) -> None:
     """Answer the question with what the plug-ins returned: with ``connectors_only`` only the sources and sinks. Does
     nothing if the question has timed out."""
     match turn.herder.requests.questions.get(event.id), event.answer:
@@ -74,7 +75,7 @@ def on_answered(turn: Turn, event: PluginsAnswered) -> None:
             pass
 
 
-def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
+def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNotValidated) -> None:
     """Answer the question with the result of the validation. Does nothing if the id is not that of a pending question,
     for example of a write."""
     pending = turn.herder.requests.questions.get(event.id)
@@ -83,7 +84,9 @@ def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated)
     match event:
         case ConfigNotValidated(failure=failure):
             _answer_question(turn, event.id, not_validated_refusal(failure))
-        case ConfigValidated(infos=infos):
+        case ConfigValidationCompleted(infos=infos) if (message := _java_exception_text(infos)) is not None:
+            _answer_question(turn, event.id, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
+        case ConfigValidationCompleted(infos=infos):
             if question.config.get("name") is not None:
                 infos = infos.with_errors(name_errors(_connector_name(question)))
             _answer_question(
@@ -125,6 +128,16 @@ def missing_class_refusal(config: Mapping[str, str]) -> RequestRefused | None:
 def not_validated_refusal(failure: str) -> RequestRefused:
     """The refusal of a request whose config could not be validated because of ``failure``."""
     return RequestRefused(problem=Problem.NOT_VALIDATED, message=f"Failed to validate the config: {failure}")
+
+
+def _java_exception_text(infos: ConfigInfos) -> str | None:
+    """Connect's message about a config for which a validation there ends with an exception: the Java class of the
+    exception, and its message. None if the validation has a result."""
+    if infos.unknown_class_message is not None:
+        return f"org.apache.kafka.connect.runtime.rest.errors.BadRequestException: {infos.unknown_class_message}"
+    if infos.client_property_message is not None:
+        return f"org.apache.kafka.common.config.ConfigException: {infos.client_property_message}"
+    return None
 
 
 def _answer_question(turn: Turn, id_: RequestId, answer: Answer) -> None:

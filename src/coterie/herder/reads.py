@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from coterie.herder import offsets
 from coterie.herder.descriptions import connector_status, describe_connector
-from coterie.herder.messages import CancelTimer, FindConfigEnd, ReadPurpose, Reply, RequestArrived, SetTimer
+from coterie.herder.messages import CancelTimer, FindConfigLogEnd, LogEndLookupForRead, Reply, RequestArrived, SetTimer
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import RestartConnectorTask
@@ -18,10 +18,10 @@ from coterie.herder.requests.reads import (
     ConnectorInfo,
     ConnectorNames,
     DescribeConnector,
+    DescribeConnectorOffsets,
     DescribeConnectors,
-    DescribeOffsets,
-    DescribeStatus,
-    DescribeTasks,
+    DescribeConnectorStatus,
+    DescribeTaskConfigs,
     DescribeTaskStatus,
     ListConnectors,
     LogRead,
@@ -44,10 +44,10 @@ def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnect
         return
     turn.herder.requests.reads[event.id] = PendingRead(request)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
-    turn.emit(FindConfigEnd(purpose=ReadPurpose(id=event.id)))
+    turn.emit(FindConfigLogEnd(purpose=LogEndLookupForRead(id=event.id)))
 
 
-def on_config_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
+def on_config_log_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
     """The read waits until the log is read to ``end_offset``; with None (the log could not be reached) it is answered
     at once."""
     read = turn.herder.requests.reads.get(id_)
@@ -91,7 +91,7 @@ def _answer_read(turn: Turn, id_: RequestId, read: PendingRead) -> None:
     match read.request:
         case RestartConnectorTask() as order:
             turn.task_orders.append((id_, order))
-        case DescribeOffsets(connector=name):
+        case DescribeConnectorOffsets(connector=name):
             offsets.begin_offset_read(turn, id_, name)
         case request:
             turn.emit(Reply(id=id_, answer=answer_from_state(turn.herder, request)))
@@ -109,14 +109,14 @@ def answer_from_state(herder: Herder, request: LogRead) -> Answer:
             return _descriptions(herder, names)
         case DescribeConnector(connector=name):
             return describe_connector(herder.config, name)
-        case DescribeTasks(connector=name):
+        case DescribeTaskConfigs(connector=name):
             connector = herder.config.connector(name)
             if connector is None:
                 return unknown_connector_refusal(name)
             return TaskConfigs(
                 tasks=tuple(zip(herder.config.committed_tasks(name), connector.task_configs, strict=True))
             )
-        case DescribeStatus(connector=name):
+        case DescribeConnectorStatus(connector=name):
             return connector_status(herder.config, herder.statuses, name) or not_found_refusal(
                 f"No status found for connector {name}"
             )

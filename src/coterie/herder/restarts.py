@@ -5,13 +5,13 @@ worker restarts those jobs that are assigned to it. A restart of one task is an 
 """
 
 from coterie.herder import connectors, tasks
-from coterie.herder.config_records import RestartRequested
+from coterie.herder.config_records import ConnectorRestartRequested
 from coterie.herder.requests.orders import RestartConnectorTask
 from coterie.herder.requests.refusals import RequestRefused, not_found_refusal
 from coterie.herder.state import Herder, Turn
 
 
-def on_restart_requested(turn: Turn, line: RestartRequested) -> None:
+def restart_jobs_of_connector(turn: Turn, line: ConnectorRestartRequested) -> None:
     """A restart of a connector was requested: restart this worker's jobs of the connector. A line that is read while
     this worker starts is ignored, because all its jobs start anyway."""
     herder = turn.herder

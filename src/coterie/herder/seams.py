@@ -21,7 +21,7 @@ from coterie.nouns.membership import (
     LeaveAndRejoin,
     MembershipEvent,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     SetWorkerState,
@@ -50,7 +50,7 @@ class Membership(Protocol):
         | SetConfiguredJobs
         | UpdateAssignor
         | InstallTarget
-        | RequestDescription
+        | RequestGroupDescription
         | SuspendMembership
         | LeaveAndRejoin,
     ) -> None:
@@ -138,7 +138,7 @@ class SplitResult:
 
     task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """The configs of the connector's tasks, by task number."""
-    postponement: str | None = None
+    kept_source_parts_reason: str | None = None
     """Why the tasks keep their source parts (for Kafka: partitions) although the config requires others, for the
     connector's status; None if they have those that the config requires."""
 
@@ -151,7 +151,7 @@ class TaskProgressed:
     batch_id: int
     """The last committed batch."""
     input_rows: int
-    """Rows read by that batch."""
+    """Rows read by that batch, and by the batches of the progress events that were merged with this one."""
     bad_records: int = 0
     """How many records the task has skipped as bad since it was started."""
     topics: frozenset[str] = frozenset()
@@ -243,9 +243,9 @@ TaskEvent: TypeAlias = (
 """The events of a runtime that are not results of its methods."""
 
 
-class SplitEndedError(WorldError):
-    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed, or
-    another worker has taken over the split."""
+class SplitAbortedError(WorldError):
+    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed,
+    another worker has taken over the split, or Spark's JVM has ended."""
 
 
 class RetriableStartError(WorldError):
@@ -284,12 +284,12 @@ class TaskRuntime(Protocol):
         ...
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         """The definitions, values and errors of all keys of a connector with this config; without errors when the
         config is valid.
 
-        ``checkpointed_task_configs`` contains the configs of the connector's tasks that may have checkpoints; it is
+        ``configs_of_checkpointed_tasks`` contains the configs of the connector's tasks that may have checkpoints; it is
         empty for a new connector. A config that would lose or duplicate rows on these checkpoints is an error.
 
         :raises WorldError: when the config cannot be validated, for example because a server cannot be reached.
@@ -338,14 +338,14 @@ class TaskRuntime(Protocol):
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
         """Return the configs of the connector's tasks, at most ``tasks.max`` of them.
 
-        When the tasks of ``checkpointed_task_configs`` read other source parts or write to another sink than ``config``
-        requires, their checkpoint generation is closed first, on every worker that runs one of these tasks
+        When the tasks of ``configs_of_checkpointed_tasks`` read other source parts or write to another sink than
+        ``config`` requires, their checkpoint generation is closed first, on every worker that runs one of these tasks
         (:class:`TaskCheckpointClosed`), and the next checkpoint generation is made from their positions: no row is lost
         or duplicated. This takes as long as the last batches of these tasks.
 
@@ -353,16 +353,16 @@ class TaskRuntime(Protocol):
         requires; but not if ``config`` requires another sink. The caller sets it while a task is failing, because the
         other tasks would be stopped until that task is repaired.
 
-        :raises UnreachableError, SplitEndedError: when another attempt with the same config may succeed.
+        :raises UnreachableError, SplitAbortedError: when another attempt with the same config may succeed.
         :raises ConfigError, WorldError: when the source cannot be split; the connector is then FAILED with this error,
             and running tasks continue.
         """
         ...
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running splits and changes of offsets of ``connector``: they raise SplitEndedError. After this method
-        has returned, they commit no checkpoint generation, except in a step that is already running. The connector's
-        source parts are no longer monitored (:class:`SourcePartsChanged`). Never waits."""
+        """End the running splits and changes of offsets of ``connector``: they raise SplitAbortedError. After this
+        method has returned, they commit no checkpoint generation, except in a step that is already running. The
+        connector's source parts are no longer monitored (:class:`SourcePartsChanged`). Never waits."""
         ...
 
     async def read_offsets(
@@ -380,7 +380,7 @@ class TaskRuntime(Protocol):
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
         """Change the offsets of a connector that is stopped, by a new checkpoint generation: either the whole change
@@ -389,13 +389,13 @@ class TaskRuntime(Protocol):
         never split.
 
         :raises OffsetsRefusedError, ConfigError: when the source cannot use the offsets; nothing was changed.
-        :raises UnreachableError, SplitEndedError: when another attempt may succeed. The change may take effect later.
+        :raises UnreachableError, SplitAbortedError: when another attempt may succeed. The change may take effect later.
         :raises WorldError: when the checkpoints cannot be read or written, or a batch in flight fails. The change may
             take effect later.
         """
         ...
 
-    async def finish_checkpoint_generation(
+    async def create_next_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         """If the connector's newest checkpoint generation is closed and no other worker is creating the next one,
@@ -419,7 +419,7 @@ class TaskRuntime(Protocol):
         """
         ...
 
-    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def abort_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """End the running :meth:`start` or :meth:`restart` of ``task``, which is no longer needed: if it has not
         returned within ``grace_ms``, it ends as at its time limit. Does nothing when neither is running. Never
         waits."""
@@ -457,8 +457,8 @@ class TaskRuntime(Protocol):
 
     async def next_event(self) -> TaskEvent:
         """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded; of
-        several unread progress reports of one task, older ones may be dropped, and their topics are added to a newer
-        one."""
+        several unread progress reports of one task, older ones may be dropped, and their rows and topics are added to a
+        newer one."""
         ...
 
 
@@ -476,13 +476,16 @@ class LeaderClient(Protocol):
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
-        """Send the task configs to the leader (``POST /connectors/{connector}/tasks``), signed with ``signing_key``, or
-        not signed if that is None. Returns when the leader has written them.
+        """Send the task configs of the connector's ``incarnation`` to the leader (``POST
+        /connectors/{connector}/tasks``), signed with ``signing_key``, or not signed if that is None. Returns when the
+        leader has written them.
 
         :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
-        :raises WorldError: when the leader cannot be reached or refuses for another reason, which the message contains.
+        :raises WorldError: when the leader cannot be reached, or refuses for another reason, which the message
+            contains: for example because the connector has another incarnation now.
         """
         ...

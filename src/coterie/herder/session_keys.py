@@ -80,12 +80,12 @@ class NoKeyUnderWay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOrdered:
+class MakingKey:
     """A new key was ordered (``MakeSessionKey``) and has not been made yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendsKey:
+class AppendingKey:
     """A key is being appended to the config log."""
 
     key_number: int
@@ -93,7 +93,7 @@ class AppendsKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadsKeyBack:
+class ReadingKeyBack:
     """The key was appended to the config log; it is valid when this worker has read the log up to ``end_offset``."""
 
     end_offset: LogPosition
@@ -106,7 +106,7 @@ class KeyRetryPending:
     retry_at_ms: int
 
 
-RotationState: TypeAlias = NoKeyUnderWay | KeyOrdered | AppendsKey | ReadsKeyBack | KeyRetryPending
+RotationState: TypeAlias = NoKeyUnderWay | MakingKey | AppendingKey | ReadingKeyBack | KeyRetryPending
 
 
 class SessionKeyRotation:
@@ -131,7 +131,7 @@ class SessionKeyRotation:
     @property
     def is_under_way(self) -> bool:
         """Whether a key is being made, is being written, or has not been read back yet."""
-        return isinstance(self.state, KeyOrdered | AppendsKey | ReadsKeyBack)
+        return isinstance(self.state, MakingKey | AppendingKey | ReadingKeyBack)
 
 
 def decode_base64(text: str) -> bytes:

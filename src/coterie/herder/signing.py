@@ -10,28 +10,28 @@ from coterie.herder import config_records
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     AppendConfigLines,
+    AppendForSessionKey,
     CancelTimer,
     MakeSessionKey,
     SessionKeyMade,
-    SessionKeyPurpose,
     SetTimer,
     WriteLogMessage,
 )
 from coterie.herder.requests.refusals import Problem, RequestRefused, unknown_connector_refusal
 from coterie.herder.requests.signatures import (
+    ContentSignature,
     FenceTasks,
-    SignatureCheck,
+    SignatureCheckResult,
     SignatureRequest,
     SignContent,
-    SignedContent,
     VerifySignature,
 )
 from coterie.herder.session_keys import (
-    AppendsKey,
-    KeyOrdered,
+    AppendingKey,
     KeyRetryPending,
+    MakingKey,
     NoKeyUnderWay,
-    ReadsKeyBack,
+    ReadingKeyBack,
     SessionKey,
     Signature,
     SigningKey,
@@ -93,15 +93,15 @@ def signature_refusal(herder: Herder, signature: Signature | None) -> RequestRef
 
 def answer_signature_request(
     herder: Herder, request: SignatureRequest
-) -> SignedContent | SignatureCheck | RequestRefused:
+) -> ContentSignature | SignatureCheckResult | RequestRefused:
     """The response to a request to sign or to verify, or the refusal of a request to fence tasks."""
     match request:
         case SignContent(content=content):
             key = signing_key(herder)
-            return SignedContent(signature=None if key is None else key.signature(content))
+            return ContentSignature(signature=None if key is None else key.signature(content))
         case VerifySignature(signature=signature):
             are_signed = protocol_of(herder).are_requests_signed(herder)
-            return SignatureCheck(is_valid=are_signed and signature_refusal(herder, signature) is None)
+            return SignatureCheckResult(is_valid=are_signed and signature_refusal(herder, signature) is None)
         case FenceTasks(connector=name, signature=signature):
             if (refused := signature_refusal(herder, signature)) is not None:
                 return refused
@@ -114,11 +114,11 @@ def answer_signature_request(
             return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
 
 
-def may_predate_new_key(first_sent_ms: int | None, now_ms: int) -> bool:
+def may_predate_new_key(first_sent_at_ms: int | None, now_ms: int) -> bool:
     """Whether a signature that was refused at ``now_ms`` may have been made just before a new key was read: the request
-    was first sent, at ``first_sent_ms``, at most :data:`KEY_PROPAGATION_MS` before. False when it was never sent to
+    was first sent, at ``first_sent_at_ms``, at most :data:`KEY_PROPAGATION_MS` before. False when it was never sent to
     another worker (None)."""
-    return first_sent_ms is not None and now_ms <= first_sent_ms + KEY_PROPAGATION_MS
+    return first_sent_at_ms is not None and now_ms <= first_sent_at_ms + KEY_PROPAGATION_MS
 
 
 # -- the key's rotation by the leader ---------------------------------------------------------------------------------
@@ -131,14 +131,14 @@ def rotate_session_key_if_due(turn: Turn) -> None:
     if herder.config.session_key != rotation.current_key:
         rotation.current_key, rotation.current_key_read_at_ms = herder.config.session_key, turn.now_ms
     match rotation.state:
-        case ReadsKeyBack(end_offset=end) if herder.has_read_config_to(end):
+        case ReadingKeyBack(end_offset=end) if herder.has_read_config_to(end):
             rotation.state = NoKeyUnderWay()
         case KeyRetryPending(retry_at_ms=until_ms) if turn.now_ms >= until_ms:
             rotation.state = NoKeyUnderWay()
         case _:
             pass
     if isinstance(rotation.state, NoKeyUnderWay) and _needs_new_key(turn):
-        rotation.state = KeyOrdered()
+        rotation.state = MakingKey()
         turn.emit(MakeSessionKey(size_bytes=herder.settings.session_key_settings.key_size_bytes))
     match rotation.state:
         case KeyRetryPending(retry_at_ms=until_ms):
@@ -165,29 +165,29 @@ def on_session_key_made(turn: Turn, event: SessionKeyMade) -> None:
         created_at_ms=event.wall_clock_ms,
     )
     rotation.keys_made += 1
-    rotation.state = AppendsKey(key_number=rotation.keys_made)
+    rotation.state = AppendingKey(key_number=rotation.keys_made)
     line = config_records.session_key_line(made)
     opening = herder.leader_log.writable_opening_number
     assert opening is not None, "only a leader that may write needs a key"
     turn.emit(
         AppendConfigLines(
-            purpose=SessionKeyPurpose(key_number=rotation.keys_made), lines=(line,), leader_log_opening=opening
+            purpose=AppendForSessionKey(key_number=rotation.keys_made), lines=(line,), leader_log_opening_number=opening
         )
     )
 
 
-def on_session_key_appended(turn: Turn, number: int, end_offset: LogPosition) -> None:
+def on_session_key_appended(turn: Turn, made_key_number: int, end_offset: LogPosition) -> None:
     """The key's line is durable: wait until this worker reads it."""
     rotation = turn.herder.rotation
-    if rotation.state == AppendsKey(key_number=number):
-        rotation.state = ReadsKeyBack(end_offset=end_offset)
+    if rotation.state == AppendingKey(key_number=made_key_number):
+        rotation.state = ReadingKeyBack(end_offset=end_offset)
         rotate_session_key_if_due(turn)
 
 
-def on_session_key_append_failed(turn: Turn, number: int, reason: str) -> None:
+def on_session_key_append_failed(turn: Turn, made_key_number: int, reason: str) -> None:
     """The key could not be written: log it, and wait before another key is made."""
     rotation = turn.herder.rotation
-    if rotation.state == AppendsKey(key_number=number):
+    if rotation.state == AppendingKey(key_number=made_key_number):
         rotation.state = KeyRetryPending(retry_at_ms=turn.now_ms + RETRY_MS)
         turn.emit(
             WriteLogMessage(
@@ -198,7 +198,7 @@ def on_session_key_append_failed(turn: Turn, number: int, reason: str) -> None:
         rotate_session_key_if_due(turn)
 
 
-def on_rotation_timer(turn: Turn) -> None:
+def clear_fired_rotation_timer(turn: Turn) -> None:
     """The timer has fired. :func:`rotate_session_key_if_due`, which follows every timer, sets it again."""
     turn.herder.rotation.timer_at_ms = None
 

@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 from coterie.assignors.members import RebalancePolicy
 from coterie.config import defaults
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.engine.output import Output
+from coterie.herder.config_records import LoggerLevelWritten
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.leader_log_state import LeaderLogAccess
 from coterie.herder.messages import Effect
@@ -25,19 +26,19 @@ from coterie.herder.requests.questions import Question
 from coterie.herder.requests.reads import Read
 from coterie.herder.requests.views import DescribeWorkerGroup
 from coterie.herder.requests.writes import Write, WriteAttempt
-from coterie.herder.rounds.state import LeaderState, Rounds
+from coterie.herder.rounds.state import HerderClassicGroupState, LeaderState
 from coterie.herder.seams import TaskSpec
 from coterie.herder.session_keys import SessionKeyRotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
-from coterie.herder.targets.state import Targets
-from coterie.herder.work import NotSplit, Work
+from coterie.herder.targets.state import HerderConnectGroupState
+from coterie.herder.work import LocalJobsState, NotSplit
 from coterie.herder.write_kinds import ConfigToValidate, WriteKind
 from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
-    ClassicPlaceHandover,
-    ConnectPlaceHandover,
+    ClassicMembershipHandover,
+    ConnectMembershipHandover,
     GroupProtocolName,
     Handover,
     LeaseRenewed,
@@ -113,7 +114,7 @@ class WriteAwaitingGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validating:
+class ValidatingWrite:
     """The config is being validated, also against the tasks that may have checkpoints."""
 
     config_to_validate: ConfigToValidate
@@ -131,25 +132,25 @@ class WriteQueued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindingConfigEnd:
+class FindingConfigLogEnd:
     """The write is at the head of the queue: a lookup of the log's end offset is in progress, or will be repeated."""
 
     validated_config: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation, and for a repeated write before its
     validation."""
-    leader_log_opening: int | None
+    leader_log_opening_number: int | None
     """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) with which this worker could write before
     the lookup. None for a write that any worker may append, and if this worker could not write as the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingToConfigEnd:
+class ReadingToConfigLogEnd:
     """The write is checked and appended when this worker has read the log up to ``end_offset``."""
 
     validated_config: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation, and for a repeated write before its
     validation."""
-    leader_log_opening: int | None
+    leader_log_opening_number: int | None
     """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) with which this worker could write before
     the lookup. None for a write that any worker may append, and if this worker could not write as the leader."""
     end_offset: LogPosition
@@ -190,18 +191,18 @@ class ChangingOffsets:
 
     incarnation: Incarnation
     """The connector's incarnation when the change began."""
-    is_end_ordered: bool = False
+    is_abort_ordered: bool = False
     """Whether the runtime was ordered to end the change, because the connector is no longer stopped, was deleted, or
     this worker has lost its membership."""
 
 
 WritePhase: TypeAlias = (
     WriteAwaitingGroup
-    | Validating
+    | ValidatingWrite
     | SettingInitialOffsets
     | WriteQueued
-    | FindingConfigEnd
-    | ReadingToConfigEnd
+    | FindingConfigLogEnd
+    | ReadingToConfigLogEnd
     | AppendingWrite
     | WriteAppended
     | ChangingOffsets
@@ -234,7 +235,7 @@ class PendingWrite:
     @property
     def is_under_way(self) -> bool:
         """Whether the write is at the head of the queue and has begun. At most one write is under way at a time."""
-        return isinstance(self.phase, FindingConfigEnd | ReadingToConfigEnd | AppendingWrite | WriteAppended)
+        return isinstance(self.phase, FindingConfigLogEnd | ReadingToConfigLogEnd | AppendingWrite | WriteAppended)
 
 
 class PendingRead:
@@ -272,7 +273,7 @@ class PendingActiveTopicsReset:
     connector: ConnectorName
     began_at_ms: int
     """When the tombstones were queued, on the monotonic clock."""
-    unread_topics: frozenset[str]
+    unread_tombstone_topics: frozenset[str]
     """The topics whose tombstones this worker has not read."""
 
 
@@ -284,7 +285,7 @@ class PendingRequests:
     """The requests that are not yet answered, and the writes that are not yet complete."""
 
     def __init__(self) -> None:
-        # `orders`
+        # `view_requests`
         self.awaiting_group_view: tuple[tuple[RequestId, GroupRequest], ...] = ()
         """Requests about workers that wait for the view of the group, in the order in which they arrived."""
         # `questions`
@@ -300,6 +301,18 @@ class PendingRequests:
         """Writes by id, in the order in which the requests arrived."""
         self.leader_write_count = 0
         """The number of writes that this worker has submitted itself as the leader, for their ids."""
+
+    @property
+    def are_all_answered(self) -> bool:
+        """Whether no request waits for its response, and all writes are complete, refused or dropped."""
+        return not (
+            self.awaiting_group_view
+            or self.questions
+            or self.offset_reads
+            or self.reads
+            or self.topic_resets
+            or self.writes
+        )
 
 
 # -- the lifecycle of this worker -------------------------------------------------------------------------------------
@@ -377,6 +390,11 @@ class Lifecycle:
         # `machine`
         self.is_runtime_open = False
         """Whether the runtime is open and both logs are read; before, no job starts."""
+        self.is_config_log_read = False
+        """Whether the config log is read to the end that it had when this worker started."""
+        # `logger_levels`
+        self.levels_to_set: tuple[LoggerLevelWritten, ...] = ()
+        """The levels of loggers to set when the runtime is open, in the order in which they were written."""
         # `draining`
         self.drain: Drain | None = None
         """The drain that an operator has ordered; None if this worker does not drain."""
@@ -453,18 +471,18 @@ class RoundCompleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostPlace:
+class LostMembership:
     """The membership is lost: all jobs here stop, then this worker rejoins."""
 
 
-PlacePhase: TypeAlias = NeverJoined | InRound | StoppingBeforeJoin | RoundFailed | RoundCompleted | LostPlace
+MembershipPhase: TypeAlias = NeverJoined | InRound | StoppingBeforeJoin | RoundFailed | RoundCompleted | LostMembership
 
 
-class Place:
+class WorkerMembership:
     """This worker's membership of its group. The jobs, the leader and the epoch are those of the last assignment."""
 
     def __init__(self, handover: Handover | None) -> None:
-        self.phase: PlacePhase = NeverJoined()
+        self.phase: MembershipPhase = NeverJoined()
         self.member_id = MemberId("")
         """This worker's member id; empty while this worker is not a member."""
         self.epoch = -1
@@ -499,12 +517,14 @@ class Place:
         if handover is not None:
             self.phase = RoundCompleted()
             self.member_id = handover.member_id
-            self.epoch = handover.generation if isinstance(handover, ClassicPlaceHandover) else handover.member_epoch
+            self.epoch = (
+                handover.generation if isinstance(handover, ClassicMembershipHandover) else handover.member_epoch
+            )
             self.leader, self.leader_url = handover.leader, handover.leader_url
             self.assigned, self.assignment_offset = handover.jobs, handover.config_offset
 
     @property
-    def is_settled(self) -> bool:
+    def has_current_assignment(self) -> bool:
         """Whether the last round has ended with an assignment, and no round is running; in a connect group, whether
         this worker has an assignment."""
         return isinstance(self.phase, RoundCompleted)
@@ -513,7 +533,11 @@ class Place:
     def is_lost(self) -> bool:
         """Whether the membership was lost and no round has ended since then."""
         match self.phase:
-            case LostPlace() | InRound(follows_membership_loss=True) | StoppingBeforeJoin(follows_membership_loss=True):
+            case (
+                LostMembership()
+                | InRound(follows_membership_loss=True)
+                | StoppingBeforeJoin(follows_membership_loss=True)
+            ):
                 return True
             case _:
                 return False
@@ -527,12 +551,12 @@ class Place:
     def has_known_leader(self) -> bool:
         """Whether this worker is the leader or has the leader's URL, the last round has ended with an assignment, and
         no round is running."""
-        return self.is_settled and (self.is_named_leader or bool(self.leader_url))
+        return self.has_current_assignment and (self.is_named_leader or bool(self.leader_url))
 
     @property
     def is_leader(self) -> bool:
         """Whether this worker is the leader, the last round has ended with an assignment, and no round is running."""
-        return self.is_settled and self.is_named_leader
+        return self.has_current_assignment and self.is_named_leader
 
     @property
     def member_state(self) -> MemberState:
@@ -570,13 +594,13 @@ class Herder:
         self.config = ConfigState()
         self.statuses = StatusState()
         # Soft state.
-        self.place = Place(handover)
-        self.rounds = Rounds(handover if isinstance(handover, ClassicPlaceHandover) else None)
+        self.place = WorkerMembership(handover)
+        self.rounds = HerderClassicGroupState(handover if isinstance(handover, ClassicMembershipHandover) else None)
         self.leader_state = LeaderState()
-        self.targets = Targets(handover if isinstance(handover, ConnectPlaceHandover) else None)
+        self.targets = HerderConnectGroupState(handover if isinstance(handover, ConnectMembershipHandover) else None)
         self.leader_log = LeaderLogAccess()
         self.rotation = SessionKeyRotation()
-        self.work = Work(self.place.assigned)
+        self.work = LocalJobsState(self.place.assigned)
         self.requests = PendingRequests()
         self.lifecycle = Lifecycle()
 
@@ -590,31 +614,31 @@ class Herder:
     def owned_jobs(self) -> Jobs:
         """The jobs that the next join reports as owned: all assigned jobs, and the tasks that may still run although
         they are no longer assigned."""
-        return self.place.assigned | Jobs(tasks=self.work.active_tasks)
+        return self.place.assigned | Jobs(tasks=self.work.possibly_running_tasks)
 
     @property
-    def kept_jobs(self) -> Jobs | None:
+    def allowed_jobs_until_restart(self) -> Jobs | None:
         """The jobs that this worker keeps while it takes no new ones (:attr:`.Lifecycle.no_new_jobs_reason`, not a
         drain): those of its jobs that it has started. None: it takes new jobs."""
         if self.lifecycle.no_new_jobs_reason is None:
             return None
         connectors = frozenset(name for name in self.owned_jobs.connectors if self.has_started_connector(name))
-        runs = self.work.task_runs
+        runs = self.work.local_tasks
         return Jobs(connectors, frozenset(task for task in self.owned_jobs.tasks if task in runs and runs[task].starts))
 
     def has_started_connector(self, name: ConnectorName) -> bool:
         """Whether this worker has started the connector since it was assigned to this worker: it has begun to split it,
         or has reported another state of it than UNASSIGNED."""
-        run, reported = self.work.connector_runs.get(name), self.work.last_reported.get(name)
+        run, reported = self.work.local_connectors.get(name), self.work.last_reported.get(name)
         is_split = run is not None and not isinstance(run.state, NotSplit)
         return is_split or (reported is not None and reported[0] is not JobState.UNASSIGNED)
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> LeaseDurations:
         """The parts of this worker's session timeout: how long a lease lasts, and how long tasks may stop. In a connect
         group the coordinator decides the timeout; before its first response the worker's own setting counts."""
         renewal = self.place.lease_renewal
-        return Lease(self.settings.session_timeout_ms if renewal is None else renewal.session_timeout_ms)
+        return LeaseDurations(self.settings.session_timeout_ms if renewal is None else renewal.session_timeout_ms)
 
     def task_stop_grace_ms(self, now_ms: int) -> int:
         """The grace period, in ms, of a task's stop that is ordered at ``now_ms``:
@@ -654,7 +678,7 @@ class Turn:
         self.herder = herder
         self.now_ms = now_ms
         self.effects: list[Effect] = []
-        self.leader_write_answers: list[tuple[Write, Answer]] = []
+        self.own_write_answers: list[tuple[Write, Answer]] = []
         """The writes that this leader submitted itself and that completed in this step, with their responses."""
         self.task_orders: list[tuple[RequestId, RestartConnectorTask]] = []
         """The orders about tasks that waited for the config log and can be carried out in this step."""

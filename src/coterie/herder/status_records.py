@@ -34,7 +34,7 @@ class ActiveTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicUse:
+class FirstTopicUse:
     """The first known use of an active topic."""
 
     task_number: int
@@ -63,7 +63,7 @@ def status_line_of_job(job: Job, status: Status | None) -> NewTopicRecord:
     return NewTopicRecord(key=status_key_of_job(job), value=encode_json(fields))
 
 
-def active_topic_line(active_topic: ActiveTopic, use: TopicUse | None) -> NewTopicRecord:
+def active_topic_line(active_topic: ActiveTopic, use: FirstTopicUse | None) -> NewTopicRecord:
     """The line with the ``use`` of ``active_topic``, as Connect writes it; a tombstone if ``use`` is None."""
     key = f"status-topic-{active_topic.topic}:connector-{active_topic.connector}".encode()
     if use is None:

@@ -4,7 +4,7 @@ queue."""
 from collections.abc import Mapping
 
 from coterie.herder import active_topics, place
-from coterie.herder.messages import AppendStatuses, SetTimer, StatusAppendEnded, WriteLogMessage
+from coterie.herder.messages import AppendStatusLines, SetTimer, StatusAppendEnded, WriteLogMessage
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, status_line_of_job
 from coterie.nouns.ids import GenerationId
@@ -80,7 +80,7 @@ def delete_orphaned_statuses(turn: Turn) -> None:
         # A worker that still runs the job deletes the status itself when it has released the job.
         if job not in herder.work.last_reported:
             herder.work.queued_statuses[job] = None
-    active_topics.queue_orphan_tombstones(turn)
+    active_topics.queue_orphaned_topic_tombstones(turn)
 
 
 def report_unassigned_jobs(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
@@ -119,7 +119,7 @@ def append_queued_statuses(turn: Turn) -> None:
         return
     work.statuses_in_flight, work.queued_statuses = work.queued_statuses, {}
     lines = tuple(status_line_of_job(job, status) for job, status in work.statuses_in_flight.items())
-    turn.emit(AppendStatuses(lines=lines + active_topics.take_queued_lines(turn)))
+    turn.emit(AppendStatusLines(lines=lines + active_topics.mark_queued_lines_in_flight(turn)))
 
 
 def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
@@ -128,7 +128,7 @@ def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
     herder = turn.herder
     if event.failure is None:
         herder.work.statuses_in_flight = {}
-        active_topics.on_appended(turn)
+        active_topics.clear_topics_in_flight(turn)
         return
     place.join_without_statuses(turn)
     turn.emit(

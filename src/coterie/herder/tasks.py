@@ -1,17 +1,17 @@
 """The tasks of this worker: each is brought from its actual state to its target state, by one chore at a time.
 
 After every event (an assignment, a config, a target state, a failed query), the same comparison decides:
-`Herder.spec_to_run` (the target) is compared with `TaskRun.state` (the actual state). So no task is started twice, and
-a change that arrives during a chore is handled when the chore ends. A start and a stop of one task never overlap; the
-chores of different tasks are independent.
+`Herder.spec_to_run` (the target) is compared with `LocalTask.state` (the actual state). So no task is started twice,
+and a change that arrives during a chore is handled when the chore ends. A start and a stop of one task never overlap;
+the chores of different tasks are independent.
 """
 
 from dataclasses import replace
 
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.herder import active_topics, closed_checkpoints, connectors, place, statuses
 from coterie.herder.messages import (
-    EndTaskStart,
+    AbortTaskStart,
     RestartTask,
     SetTimer,
     StartTask,
@@ -30,6 +30,7 @@ from coterie.herder.work import (
     CheckpointClosed,
     Failed,
     FailedQuery,
+    LocalTask,
     NotStarted,
     OwnershipUnconfirmed,
     Restarting,
@@ -37,7 +38,6 @@ from coterie.herder.work import (
     Starting,
     StartRetryPending,
     Stopping,
-    TaskRun,
 )
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import LeaseRenewed
@@ -51,15 +51,15 @@ wait is over before a reader sees the status."""
 def reconcile(turn: Turn, affected: Affected = None) -> None:
     """Bring each task of the ``affected`` connectors on this worker one chore nearer to its target state, and report
     its status. A newly assigned task is only noticed if ``affected`` is None, which means all connectors."""
-    herder, runs = turn.herder, turn.herder.work.task_runs
+    herder, runs = turn.herder, turn.herder.work.local_tasks
     if affected is None:
         for task in herder.place.assigned.tasks - runs.keys():
-            runs[task] = TaskRun()
+            runs[task] = LocalTask()
     for task in sorted(runs if affected is None else [task for task in runs if task.connector in affected]):
         _reconcile_task(turn, task, runs[task])
 
 
-def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
     """Start, restart or stop the task if its state requires this and no chore of the task is in progress, then report
     its status. A task that neither runs nor is assigned here is removed."""
     herder = turn.herder
@@ -90,21 +90,21 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
         ):
             # A plug-in may block in the start. The task must not keep its job for as long as that.
             run.state = replace(state, is_needed=False)
-            turn.emit(EndTaskStart(task=task, grace_ms=herder.task_stop_grace_ms(turn.now_ms)))
+            turn.emit(AbortTaskStart(task=task, grace_ms=herder.task_stop_grace_ms(turn.now_ms)))
         case NotStarted() | Failed() | StartRetryPending() | CheckpointClosed() if spec is not None and _may_start(
             turn, run, spec
         ):
             _start(turn, run, spec)
         case _:
             pass
-    if not run.is_active and task not in herder.place.assigned:
+    if not run.may_hold_checkpoint and task not in herder.place.assigned:
         statuses.report_released_job(turn, task)
-        del herder.work.task_runs[task]
+        del herder.work.local_tasks[task]
     else:
         _report_status(turn, task, run)
 
 
-def _start(turn: Turn, run: TaskRun, spec: TaskSpec) -> None:
+def _start(turn: Turn, run: LocalTask, spec: TaskSpec) -> None:
     """Start the task. If its last start has failed, ``run.outage``, which the task's status contains, keeps this
     failure until the query progresses."""
     failed_starts = 0
@@ -112,13 +112,13 @@ def _start(turn: Turn, run: TaskRun, spec: TaskSpec) -> None:
         failed_starts = run.state.failed_starts
     else:
         run.outage = None
-    run.state = Starting(spec=spec, failures_since_progress=failed_starts, is_ordered_restart=run.restart_is_ordered)
+    run.state = Starting(spec=spec, failures_since_progress=failed_starts, is_operator_restart=run.restart_is_ordered)
     run.restart_is_ordered = False
     run.starts += 1
     turn.emit(StartTask(spec=spec))
 
 
-def _may_start(turn: Turn, run: TaskRun, spec: TaskSpec) -> bool:
+def _may_start(turn: Turn, run: LocalTask, spec: TaskSpec) -> bool:
     """Whether the task may start now: the runtime is open, the config log is read to the last assignment's offset, the
     lease is valid, the worker is not leaving, and starts new jobs or has started this task before, this ``spec`` has
     not already failed or found its checkpoint generation closed, and the wait after a failed start is over."""
@@ -133,7 +133,7 @@ def _may_start(turn: Turn, run: TaskRun, spec: TaskSpec) -> bool:
     return not has_ended_so and not herder.lifecycle.is_leaving
 
 
-def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
     """Queue the status that follows from the task's state, if the state determines one."""
     herder = turn.herder
     match run.state:
@@ -143,7 +143,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
             statuses.report_status(turn, task, JobState.FAILED, trace)
         case Starting() | Running() | FailedQuery() | Restarting() | StartRetryPending() if run.outage is not None:
             statuses.report_status(turn, task, JobState.RESTARTING, run.outage)
-        case Starting(is_ordered_restart=True):
+        case Starting(is_operator_restart=True):
             statuses.report_status(turn, task, JobState.RESTARTING)
         case Starting():
             # The last status of the former owner is no longer valid.
@@ -165,7 +165,7 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
     do so only if it is FAILED. Does nothing for a task that is not assigned here. A task that should not run now, for
     example because its connector is paused, is not restarted; but if it was FAILED, it may start later with the same
     config."""
-    run = turn.herder.work.task_runs.get(task)
+    run = turn.herder.work.local_tasks.get(task)
     if run is None or task not in turn.herder.place.assigned:
         return
     match run.state:
@@ -185,7 +185,7 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
             pass  # It starts anyway as soon as it may: after its stop, with another config, or when it is confirmed.
 
 
-def _report_status_of_idle_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+def _report_status_of_idle_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
     """Queue the status of a task that does not run here: a tombstone if it is deleted, PAUSED, or UNASSIGNED with the
     reason why this worker starts no new jobs. Does nothing for any other task."""
     herder = turn.herder
@@ -203,7 +203,7 @@ def _report_status_of_idle_task(turn: Turn, task: ConnectorTaskId, run: TaskRun)
 def on_started(turn: Turn, event: TaskStarted) -> None:
     """A start or restart has returned without an error. The task runs, unless it has ended before the start
     returned."""
-    run = turn.herder.work.task_runs[event.task]
+    run = turn.herder.work.local_tasks[event.task]
     state = run.state
     assert isinstance(state, Starting | Restarting), f"{event.task} has started, but no start was ordered"
     running = Running(
@@ -216,19 +216,19 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
     """A start has failed. If it is still needed, the task is started again, as the event's policy says, or is FAILED; a
     task that was taken over, halted or closed meanwhile stays so. A failed restart counts as another failure of the
     query."""
-    run = turn.herder.work.task_runs[event.task]
+    run = turn.herder.work.local_tasks[event.task]
     match run.state:
         case Starting(is_needed=False):
             run.state = NotStarted()
         case Starting(early_end=OwnershipUnconfirmed() | CheckpointClosed() as early_end):
             run.state = early_end
         case Starting() as state:
-            run.state = _state_after_failed_start(turn, event, run, state)
+            run.state = _schedule_start_retry_or_fail(turn, event, run, state)
         case Restarting() as state:
             died = TaskDied(
                 task=event.task, trace=event.trace, holds_checkpoint=True, restart_policy=state.restart_policy
             )
-            run.state = state.early_end or _state_after_query_failure(
+            run.state = state.early_end or _schedule_query_restart_or_fail(
                 turn, died, run, state, what_failed="The restart of the query"
             )
         case _:
@@ -239,7 +239,7 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
 
 def on_stopped(turn: Turn, event: TaskStopped) -> None:
     """A stop is complete: the task is now in ``Stopping.next_state``, or may start again if that is None."""
-    run = turn.herder.work.task_runs[event.task]
+    run = turn.herder.work.local_tasks[event.task]
     assert isinstance(run.state, Stopping), f"{event.task} has stopped, but no stop was ordered"
     run.state = run.state.next_state or NotStarted()
 
@@ -247,8 +247,8 @@ def on_stopped(turn: Turn, event: TaskStopped) -> None:
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
     """The query has progressed: its failures are counted from 0 again, unless it has already failed after this
     progress. Also stores the numbers of the batch, passes the event to `active_topics`, and reports the status."""
-    run = turn.herder.work.task_runs.get(event.task)
-    if run is None or not run.is_active:
+    run = turn.herder.work.local_tasks.get(event.task)
+    if run is None or not run.may_hold_checkpoint:
         return
     match run.state:
         case Starting() | Running() | Restarting() as state if (
@@ -263,14 +263,14 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     run.bad_records = event.bad_records
-    active_topics.on_task_progress(turn, event)
+    active_topics.queue_new_topic_uses(turn, event)
     _report_status(turn, event.task, run)
 
 
 def on_retrying(turn: Turn, event: TaskRetrying) -> None:
     """A server that the task needs cannot be reached: store the reason, which the task's status contains."""
-    run = turn.herder.work.task_runs.get(event.task)
-    if run is None or not run.is_active:
+    run = turn.herder.work.local_tasks.get(event.task)
+    if run is None or not run.may_hold_checkpoint:
         return
     run.outage = event.trace
     _report_status(turn, event.task, run)
@@ -281,16 +281,16 @@ def on_died(turn: Turn, event: TaskDied) -> None:
     restart cannot help or its policy has no further one; otherwise the task may start here again only after the group
     has confirmed that it is assigned to this worker."""
     if not event.holds_checkpoint:
-        _on_ownership_unconfirmed(turn, event.task, f"stopped: {event.trace}")
+        _mark_ownership_unconfirmed(turn, event.task, f"stopped: {event.trace}")
         return
-    if (run := turn.herder.work.task_runs.get(event.task)) is None:
+    if (run := turn.herder.work.local_tasks.get(event.task)) is None:
         return
     run.outage = None
     match run.state:
         case Running() as state:
-            run.state = _state_after_query_failure(turn, event, run, state)
+            run.state = _schedule_query_restart_or_fail(turn, event, run, state)
         case Starting(early_end=None) | Restarting(early_end=None) as state:
-            run.state = replace(state, early_end=_state_after_query_failure(turn, event, run, state))
+            run.state = replace(state, early_end=_schedule_query_restart_or_fail(turn, event, run, state))
         case _:
             pass  # The task is being stopped; `TaskStopped` ends it.
 
@@ -298,15 +298,15 @@ def on_died(turn: Turn, event: TaskDied) -> None:
 def on_halted(turn: Turn, event: TaskHalted) -> None:
     """The task was ended because the event loop was blocked: it may start here again only after the group has confirmed
     that it is assigned to this worker."""
-    _on_ownership_unconfirmed(turn, event.task, "halted because this worker's event loop was blocked")
+    _mark_ownership_unconfirmed(turn, event.task, "halted because this worker's event loop was blocked")
 
 
 def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
     """The checkpoint generation of the task's config is closed: the task waits for another config. A timer is set,
     after which this worker creates the next checkpoint generation if no other worker does (`closed_checkpoints`). If
     the config is from this worker's own split, the connector is split again."""
-    run = turn.herder.work.task_runs.get(event.task)
-    closed_checkpoints.set_finish_check_timer(turn, event.task.connector)
+    run = turn.herder.work.local_tasks.get(event.task)
+    closed_checkpoints.set_closed_checkpoint_timer(turn, event.task.connector)
     match run and run.state:
         case Running(spec=start) | FailedQuery(spec=start):
             assert run is not None
@@ -320,8 +320,8 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
             pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 
 
-def _state_after_failed_start(
-    turn: Turn, event: TaskStartFailed, run: TaskRun, before: Starting
+def _schedule_start_retry_or_fail(
+    turn: Turn, event: TaskStartFailed, run: LocalTask, before: Starting
 ) -> StartRetryPending | Failed:
     """The state after a failed start, which holds no checkpoint. The task is started again, as the event's policy says,
     and the error is stored as ``run.outage``, which the task's status contains. If the policy has no further start, or
@@ -329,7 +329,7 @@ def _state_after_failed_start(
     failures = before.failures_since_progress + 1
     delay_ms = None if event.restart_policy is None else event.restart_policy.delay_ms(failures)
     if delay_ms is None:
-        return Failed(spec=before.spec, trace=_trace_after_last_restart(turn, event, failures, event.restart_policy))
+        return Failed(spec=before.spec, trace=_log_and_trace_final_failure(turn, event, failures, event.restart_policy))
     starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     # Shown also for a short wait, unlike the failure of a query: the next start may take long before it fails.
     run.outage = (
@@ -339,10 +339,10 @@ def _state_after_failed_start(
     return StartRetryPending(spec=before.spec, failed_starts=failures, starts_at_ms=starts_at_ms)
 
 
-def _state_after_query_failure(
+def _schedule_query_restart_or_fail(
     turn: Turn,
     event: TaskDied,
-    run: TaskRun,
+    run: LocalTask,
     before: Starting | Running | Restarting,
     *,
     what_failed: str = "The query",
@@ -362,7 +362,7 @@ def _state_after_query_failure(
                 f"after {(restarts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
             )
     elif event.can_restart:
-        trace = _trace_after_last_restart(turn, event, failures, event.restart_policy)
+        trace = _log_and_trace_final_failure(turn, event, failures, event.restart_policy)
     return FailedQuery(
         spec=before.spec,
         has_progressed=before.has_progressed,
@@ -373,7 +373,7 @@ def _state_after_query_failure(
     )
 
 
-def _trace_after_last_restart(
+def _log_and_trace_final_failure(
     turn: Turn, event: TaskDied | TaskStartFailed, failures: int, policy: RestartPolicy | None
 ) -> str:
     """The trace of the status FAILED of a task that has failed so often that ``policy`` has no further restart, after
@@ -385,7 +385,7 @@ def _trace_after_last_restart(
         f"The task has failed {failures} times without progress and is not started again, because errors.restart.max "
         "allows no more restarts; raise errors.restart.max, or set it to -1 for restarts without limit"
     )
-    turn.emit(WriteLogMessage(text=f"Task {event.task}: {text}", warns=True))
+    turn.emit(WriteLogMessage(text=f"Task {event.task}: {text}", is_warning=True))
     return f"{text}: {event.trace}"
 
 
@@ -397,12 +397,12 @@ def _set_restart_timer(turn: Turn, task: ConnectorTaskId, failures: int, delay_m
     return at_ms
 
 
-def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:
+def _mark_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:
     """Another worker took the task over, or the task was halted: it may be assigned to another worker now, and may
     start here again only after the group has confirmed that it is still assigned to this worker. ``how`` continues the
     log message "Task … was"."""
-    run = turn.herder.work.task_runs.get(task)
-    if run is None or not run.is_active:
+    run = turn.herder.work.local_tasks.get(task)
+    if run is None or not run.may_hold_checkpoint:
         return
     unconfirmed = OwnershipUnconfirmed(unconfirmed_since_ms=turn.now_ms)
     match run.state:
@@ -434,8 +434,8 @@ def on_lease_renewed(turn: Turn, event: LeaseRenewed) -> None:
     place.renew_lease(turn, event)
     if was_expired:
         reconcile(turn)
-    sent_at_ms = event.lease_ends_ms - Lease(event.session_timeout_ms).duration_ms
-    for task, run in list(herder.work.task_runs.items()):
+    sent_at_ms = event.lease_ends_ms - LeaseDurations(event.session_timeout_ms).duration_ms
+    for task, run in list(herder.work.local_tasks.items()):
         match run.state:
             case OwnershipUnconfirmed(unconfirmed_since_ms=at_ms) if sent_at_ms > at_ms:
                 run.state = NotStarted()

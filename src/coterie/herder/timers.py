@@ -37,7 +37,7 @@ class ClosedCheckpointCheckDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEndLookupDue:
+class ConfigLogEndLookupDue:
     """Look up the config log's end offset again, for a write: the log could not be reached."""
 
     id: WriteId
@@ -60,7 +60,7 @@ Timer: TypeAlias = (
     | ConnectorRetryDue
     | TaskRestartDue
     | ClosedCheckpointCheckDue
-    | ConfigEndLookupDue
+    | ConfigLogEndLookupDue
     | GroupTimer
     | HerderTimer
 )

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from coterie.herder.restart_policy import RestartPolicy
 from coterie.herder.seams import TaskSpec
-from coterie.herder.status_records import ActiveTopic, Status, TopicUse
+from coterie.herder.status_records import ActiveTopic, FirstTopicUse, Status
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import JobState
 
@@ -92,7 +92,7 @@ class Starting:
     """How the task ended before its start returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the start."""
-    is_ordered_restart: bool = False
+    is_operator_restart: bool = False
     """Whether an operator has ordered this start: until the task runs, its status is RESTARTING."""
 
 
@@ -133,7 +133,7 @@ class Stopping:
     """The task's state after the stop; None for `NotStarted`."""
 
 
-RunState: TypeAlias = (
+LocalTaskState: TypeAlias = (
     NotStarted
     | Starting
     | Running
@@ -147,11 +147,11 @@ RunState: TypeAlias = (
 )
 
 
-class TaskRun:
+class LocalTask:
     """A task that is assigned to this worker, or still runs here."""
 
     def __init__(self) -> None:
-        self.state: RunState = NotStarted()
+        self.state: LocalTaskState = NotStarted()
         self.batch_id: int | None = None
         """The last batch that was reported as committed; None before the first."""
         self.input_rows = 0
@@ -169,7 +169,7 @@ class TaskRun:
         the task's last start. None when the query has progressed, or failed or started in another way since then."""
 
     @property
-    def is_active(self) -> bool:
+    def may_hold_checkpoint(self) -> bool:
         """Whether this worker holds the task's checkpoint, or may hold it: then it owns the task. This includes a
         failed query that waits for its restart (:class:`FailedQuery`)."""
         return not isinstance(
@@ -232,7 +232,7 @@ class UnpublishedTaskConfigs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishRetryPending:
+class TaskConfigsPublishRetryPending:
     """The leader refused the task configs, or could not be reached: they are sent to it again at ``retry_at_ms``."""
 
     retry_at_ms: int
@@ -245,7 +245,7 @@ class PublishedTaskConfigs:
     """The last commit contains the task configs, or the leader has accepted them since that commit."""
 
 
-Publication: TypeAlias = UnpublishedTaskConfigs | PublishRetryPending | PublishedTaskConfigs
+Publication: TypeAlias = UnpublishedTaskConfigs | TaskConfigsPublishRetryPending | PublishedTaskConfigs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +255,7 @@ class SplitComplete:
     config_line_offset: int
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
     task_configs: tuple[Mapping[str, str], ...] = field(repr=False)
-    postponement: str | None = None
+    kept_source_parts_reason: str | None = None
     """Why the tasks keep their source parts although the config requires others, for the connector's status: a task was
     failing. The connector is then split again when no task is failing any more. None if the config requires no
     others."""
@@ -264,28 +264,28 @@ class SplitComplete:
     """Offset of the last commit with which ``task_configs`` were compared (:attr:`Connector.commit_line_offset`)."""
     failed_publications: int = 0
     """How often in a row the leader has not accepted the task configs."""
-    first_sent_ms: int | None = None
+    first_sent_at_ms: int | None = None
     """When the task configs were first sent to a leader on another worker, in ms on the monotonic clock; None if they
     never were."""
 
 
-SplitState: TypeAlias = NotSplit | Splitting | SplitRetryPending | Unsplittable | SplitComplete
+LocalConnectorState: TypeAlias = NotSplit | Splitting | SplitRetryPending | Unsplittable | SplitComplete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingPublication:
+class PendingTaskConfigsPublication:
     """A publication of task configs that is not yet answered."""
 
     commit_line_offset: int | None
     """Offset of the last commit that was read when the task configs were sent; None when there was no commit."""
 
 
-class ConnectorRun:
+class LocalConnector:
     """A connector that is assigned to this worker, or whose split has not ended yet."""
 
     def __init__(self) -> None:
-        self.state: SplitState = NotSplit()
-        self.publishing: PendingPublication | None = None
+        self.state: LocalConnectorState = NotSplit()
+        self.publishing: PendingTaskConfigsPublication | None = None
         """The publication in progress. Separate from ``state``, because a new split can replace a split whose task
         configs are being sent."""
 
@@ -304,17 +304,17 @@ worker may have thousands of jobs."""
 # -- all work of a worker ---------------------------------------------------------------------------------------------
 
 
-class Work:
+class LocalJobsState:
     """The tasks and connectors of a worker, and the statuses that are not written yet."""
 
     def __init__(self, assigned: Jobs) -> None:
         # `tasks`
-        self.task_runs: dict[ConnectorTaskId, TaskRun] = {task: TaskRun() for task in assigned.tasks}
+        self.local_tasks: dict[ConnectorTaskId, LocalTask] = {task: LocalTask() for task in assigned.tasks}
         """The state of every assigned task, and of every task that still runs here."""
         # `connectors`
-        self.connector_runs: dict[ConnectorName, ConnectorRun] = {}
+        self.local_connectors: dict[ConnectorName, LocalConnector] = {}
         # `closed_checkpoints`
-        self.finishing_checkpoints: set[ConnectorName] = set()
+        self.connectors_creating_generation: set[ConnectorName] = set()
         """Connectors for which a chore of this worker creates the checkpoint generation that follows a closed one."""
         # `statuses`
         self.last_reported: dict[Job, tuple[JobState, str | None] | None] = {}
@@ -325,15 +325,15 @@ class Work:
         self.statuses_in_flight: dict[Job, Status | None] = {}
         """Statuses that are being appended, or that wait for the retry of a failed append; None is a tombstone."""
         # `active_topics`
-        self.queued_topics: dict[ActiveTopic, TopicUse | None] = {}
+        self.queued_topics: dict[ActiveTopic, FirstTopicUse | None] = {}
         """Uses of topics that wait for the append in progress; None is a tombstone."""
-        self.topics_in_flight: dict[ActiveTopic, TopicUse | None] = {}
+        self.topics_in_flight: dict[ActiveTopic, FirstTopicUse | None] = {}
         """Uses of topics that are appended together with ``statuses_in_flight``; None is a tombstone."""
 
     @property
-    def active_tasks(self) -> frozenset[ConnectorTaskId]:
-        """The tasks that run here, or may run (:attr:`TaskRun.is_active`)."""
-        return frozenset(task for task, run in self.task_runs.items() if run.is_active)
+    def possibly_running_tasks(self) -> frozenset[ConnectorTaskId]:
+        """The tasks that run here, or may run (:attr:`LocalTask.may_hold_checkpoint`)."""
+        return frozenset(task for task, run in self.local_tasks.items() if run.may_hold_checkpoint)
 
     @property
     def are_statuses_written(self) -> bool:

@@ -7,15 +7,15 @@ from coterie.herder.work import (
     CheckpointClosed,
     Failed,
     FailedQuery,
+    LocalTask,
+    LocalTaskState,
     NotStarted,
     OwnershipUnconfirmed,
     Restarting,
     Running,
-    RunState,
     Starting,
     StartRetryPending,
     Stopping,
-    TaskRun,
 )
 from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import ConnectorTaskId
@@ -35,20 +35,20 @@ def worker_view(herder: Herder) -> WorkerView:
         protocol=protocol.protocol_name(herder),
         member_id=herder.place.member_id,
         generation=GenerationId(herder.place.epoch),
-        settled=herder.place.is_settled,
+        has_current_assignment=herder.place.has_current_assignment,
         leader=herder.place.leader,
         leader_url=herder.place.leader_url,
         config_offset=herder.config.offset,
         assigned=herder.place.assigned,
-        tasks=tuple(_task_view(task, herder.work.task_runs[task]) for task in sorted(herder.work.task_runs)),
-        deferred_until_ms=protocol.deferred_until_ms(herder),
+        tasks=tuple(_task_view(task, herder.work.local_tasks[task]) for task in sorted(herder.work.local_tasks)),
+        rebalance_delay_ends_ms=protocol.rebalance_delay_ends_ms(herder),
         completed_rebalances=protocol.completed_rebalances(herder),
         lost_threads=herder.lifecycle.lost_threads,
         no_new_jobs_reason=herder.lifecycle.no_new_jobs_reason,
     )
 
 
-def _task_view(task: ConnectorTaskId, run: TaskRun) -> TaskView:
+def _task_view(task: ConnectorTaskId, run: LocalTask) -> TaskView:
     return TaskView(
         task=task,
         phase=_task_phase(run.state),
@@ -59,7 +59,7 @@ def _task_view(task: ConnectorTaskId, run: TaskRun) -> TaskView:
     )
 
 
-def _task_phase(state: RunState) -> str:
+def _task_phase(state: LocalTaskState) -> str:
     """The task's state as the REST API names it (:attr:`TaskView.phase`)."""
     match state:
         case Stopping():

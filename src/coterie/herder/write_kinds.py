@@ -9,12 +9,18 @@ from typing import TypeAlias
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
-from coterie.herder.config_records import RestartRequested
+from coterie.herder.config_records import ConnectorRestartRequested
 from coterie.herder.config_state import ConfigState, Connector
 from coterie.herder.descriptions import connector_status, describe_connector
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorInfo
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found_refusal, unknown_connector_refusal
+from coterie.herder.requests.refusals import (
+    Problem,
+    RequestRefused,
+    SuccessWithoutContent,
+    not_found_refusal,
+    unknown_connector_refusal,
+)
 from coterie.herder.requests.writes import (
     ChangeOffsets,
     DeleteConnector,
@@ -40,7 +46,7 @@ class ConfigToValidate:
     """The input of the validation of a connector's config."""
 
     config: Mapping[str, str] = field(repr=False)
-    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
+    configs_of_checkpointed_tasks: Sequence[Mapping[str, str]] = field(repr=False)
     """The configs of the tasks that may have checkpoints: ``config`` is validated against them."""
 
 
@@ -83,7 +89,7 @@ class _WriteDefaults:
     ) -> Answer:
         """The response when the write is complete. ``replaced_config``: the config that the connector had before the
         write; None when there was no such connector."""
-        return Done()
+        return SuccessWithoutContent()
 
 
 class ConnectorWrite(_WriteDefaults):
@@ -96,8 +102,8 @@ class ConnectorWrite(_WriteDefaults):
 
     def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         known = config.connector(self.request.connector)
-        checkpointed = () if known is None else known.checkpointed_task_configs
-        return ConfigToValidate(config=self.request.config, checkpointed_task_configs=checkpointed)
+        checkpointed = () if known is None else known.configs_of_checkpointed_tasks
+        return ConfigToValidate(config=self.request.config, configs_of_checkpointed_tasks=checkpointed)
 
     def creates_connector(self, config: ConfigState) -> bool:
         return config.connector(self.request.connector) is None
@@ -154,7 +160,7 @@ class PatchWrite(_WriteDefaults):
         if known is None:
             return None
         return ConfigToValidate(
-            config=self._merged_config(known), checkpointed_task_configs=known.checkpointed_task_configs
+            config=self._merged_config(known), configs_of_checkpointed_tasks=known.configs_of_checkpointed_tasks
         )
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
@@ -231,7 +237,7 @@ class TargetStateWrite(_WriteDefaults):
         """The lines that the write appends. A stop also commits an empty set of tasks."""
         name, target_state = self.request.connector, self.request.target_state
         # An empty list of tasks, then the state: the order in which Connect writes a stop (KIP-875).
-        none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
+        none = config_records.task_config_and_commit_lines(name, ()) if target_state is TargetState.STOPPED else ()
         return (*none, config_records.target_state_line(name, target_state))
 
 
@@ -251,7 +257,7 @@ class RestartWrite(_WriteDefaults):
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The line that the write appends."""
         request = self.request
-        restart = RestartRequested(
+        restart = ConnectorRestartRequested(
             connector=request.connector, include_tasks=request.include_tasks, only_failed=request.only_failed
         )
         return (config_records.restart_line(restart),)
@@ -339,7 +345,9 @@ class TaskConfigsWrite(_WriteDefaults):
         """The lines that the write appends: the task configs and their commit."""
         connector = config.connector(self.request.connector)
         assert connector is not None, "refusal() has found the connector"
-        return config_records.task_config_lines(self.request.connector, self.request.configs, connector.incarnation)
+        return config_records.task_config_and_commit_lines(
+            self.request.connector, self.request.configs, connector.incarnation
+        )
 
 
 WriteKind: TypeAlias = (

@@ -31,36 +31,36 @@ from coterie.herder.messages import (
     ApplyOffsetChange,
     CancelTimer,
     ConfigNotValidated,
-    ConfigValidated,
-    FindConfigEnd,
+    ConfigValidationCompleted,
+    FindConfigLogEnd,
+    LookupOrAppendForWrite,
     OffsetChangeEnded,
     Reply,
     RequestArrived,
     SetTimer,
     StopConnector,
     ValidateConfig,
-    WritePurpose,
 )
 from coterie.herder.questions import VALIDATION_ACTIVITY, missing_class_refusal, not_validated_refusal
 from coterie.herder.requests.ids import LeaderWriteId, RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timeout_refusal
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent, timeout_refusal
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.state import (
     AppendingWrite,
     ChangingOffsets,
-    FindingConfigEnd,
+    FindingConfigLogEnd,
     Herder,
     PendingWrite,
-    ReadingToConfigEnd,
+    ReadingToConfigLogEnd,
     SettingInitialOffsets,
     Turn,
-    Validating,
+    ValidatingWrite,
     WriteAppended,
     WriteAwaitingGroup,
     WriteQueued,
 )
-from coterie.herder.timers import ConfigEndLookupDue, RequestTimeoutDue
+from coterie.herder.timers import ConfigLogEndLookupDue, RequestTimeoutDue
 from coterie.herder.write_kinds import (
     ConnectorWrite,
     OffsetsWrite,
@@ -88,9 +88,9 @@ def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + limit_ms))
 
 
-def submit_leader_write(turn: Turn, request: PutTaskConfigs) -> None:
+def submit_own_write_as_leader(turn: Turn, request: PutTaskConfigs) -> None:
     """Submit a write of the leader itself. When it is complete or refused, its response is appended to
-    ``leader_write_answers`` of the turn in which that happens."""
+    ``own_write_answers`` of the turn in which that happens."""
     requests = turn.herder.requests
     requests.leader_write_count += 1
     id_ = LeaderWriteId(number=requests.leader_write_count)
@@ -148,12 +148,12 @@ def _validate_or_queue(turn: Turn, write: PendingWrite) -> None:
     if (refusal := missing_class_refusal(config_to_validate.config)) is not None:
         _answer_write(turn, write, refusal)
         return
-    write.phase = Validating(config_to_validate=config_to_validate)
+    write.phase = ValidatingWrite(config_to_validate=config_to_validate)
     turn.emit(
         ValidateConfig(
             id=write.id,
             config=config_to_validate.config,
-            checkpointed_task_configs=config_to_validate.checkpointed_task_configs,
+            configs_of_checkpointed_tasks=config_to_validate.configs_of_checkpointed_tasks,
         )
     )
 
@@ -196,10 +196,10 @@ def _advance_write(turn: Turn, write: PendingWrite) -> bool:
     match write.phase:
         case WriteQueued(validated_config=validated):
             opening = turn.herder.leader_log.writable_opening_number if write.kind.needs_leader else None
-            write.phase = FindingConfigEnd(validated_config=validated, leader_log_opening=opening)
-            turn.emit(FindConfigEnd(purpose=WritePurpose(id=write.id)))
+            write.phase = FindingConfigLogEnd(validated_config=validated, leader_log_opening_number=opening)
+            turn.emit(FindConfigLogEnd(purpose=LookupOrAppendForWrite(id=write.id)))
             return False
-        case ReadingToConfigEnd(end_offset=end) as phase if turn.herder.has_read_config_to(end):
+        case ReadingToConfigLogEnd(end_offset=end) as phase if turn.herder.has_read_config_to(end):
             return _check_and_append(turn, write, phase)
         case WriteAppended(replaced_config=replaced, end_offset=end) if turn.herder.has_read_config_to(end):
             herder = turn.herder
@@ -219,7 +219,7 @@ def _awaits_leader_log(herder: Herder) -> bool:
     return not herder.place.has_known_leader
 
 
-def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigEnd) -> bool:
+def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigLogEnd) -> bool:
     """Check the write against the current state of the log, then append its lines or begin its change of offsets, or
     refuse it. A write that an earlier attempt has performed is answered like that attempt. If tasks were committed
     since the validation began, validate the config again; if the leader's log was opened again since the lookup of the
@@ -238,7 +238,8 @@ def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigEnd
         _answer_write(turn, write, refusal)
         return True
     if kind.needs_leader and (
-        phase.leader_log_opening is None or phase.leader_log_opening != herder.leader_log.writable_opening_number
+        phase.leader_log_opening_number is None
+        or phase.leader_log_opening_number != herder.leader_log.writable_opening_number
     ):
         write.phase = WriteQueued(validated_config=phase.validated_config)
         return True
@@ -254,7 +255,11 @@ def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigEnd
     write.phase = AppendingWrite(replaced_config=None if known is None else known.config)
     lines = _lines_to_append(herder.config, write)
     turn.emit(
-        AppendConfigLines(purpose=WritePurpose(id=write.id), lines=lines, leader_log_opening=phase.leader_log_opening)
+        AppendConfigLines(
+            purpose=LookupOrAppendForWrite(id=write.id),
+            lines=lines,
+            leader_log_opening_number=phase.leader_log_opening_number,
+        )
     )
     return False
 
@@ -304,24 +309,24 @@ def _begin_offset_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) ->
             connector=name,
             incarnation=connector.incarnation,
             config=connector.config,
-            checkpointed_task_configs=connector.checkpointed_task_configs,
+            configs_of_checkpointed_tasks=connector.configs_of_checkpointed_tasks,
             change=kind.request.change,
         )
     )
 
 
-def end_forbidden_offset_changes(turn: Turn) -> None:
+def abort_forbidden_offset_changes(turn: Turn) -> None:
     """Order the runtime to end the changes of offsets whose connector is no longer stopped, or was deleted, and all
     changes when this worker has lost its membership."""
     herder = turn.herder
     for write in herder.requests.writes.values():
         match write.phase:
-            case ChangingOffsets(is_end_ordered=False, incarnation=incarnation) as phase:
+            case ChangingOffsets(is_abort_ordered=False, incarnation=incarnation) as phase:
                 name = write.kind.request.connector
                 connector = herder.config.connector(name)
                 is_same = connector is not None and connector.incarnation == incarnation
                 if herder.place.is_lost or not is_same or herder.config.target_state(name) is not TargetState.STOPPED:
-                    write.phase = replace(phase, is_end_ordered=True)
+                    write.phase = replace(phase, is_abort_ordered=True)
                     turn.emit(StopConnector(connector=name))
             case _:
                 pass
@@ -330,18 +335,21 @@ def end_forbidden_offset_changes(turn: Turn) -> None:
 # -- events of writes -------------------------------------------------------------------------------------------------
 
 
-def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
+def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNotValidated) -> None:
     """Queue the validated write. Refuse it when its config or the connector's name is not valid, or when it could not
     be validated. A write with initial offsets of a new connector first lets the runtime set these offsets. Does nothing
     if no such write is being validated."""
     write = turn.herder.requests.writes.get(event.id)
-    if write is None or not isinstance(write.phase, Validating):
+    if write is None or not isinstance(write.phase, ValidatingWrite):
         return
     if isinstance(event, ConfigNotValidated):
         _answer_write(turn, write, not_validated_refusal(event.failure))
         return
     if (message := event.infos.unknown_class_message) is not None:
         _answer_write(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
+        return
+    if (message := event.infos.client_property_message) is not None:
+        _answer_write(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         return
     # The runtime may report an error of the name, too; only this room's error of the name is kept.
     errors = event.infos.with_errors(name_errors(write.kind.request.connector)).errors
@@ -368,7 +376,7 @@ def _initial_offset_change(herder: Herder, write: PendingWrite) -> ApplyOffsetCh
         connector=kind.request.connector,
         incarnation=kind.incarnation(herder.config),
         config=kind.request.config,
-        checkpointed_task_configs=(),
+        configs_of_checkpointed_tasks=(),
         change=kind.request.initial_offsets,
     )
 
@@ -385,33 +393,33 @@ def on_offset_change_ended(turn: Turn, event: OffsetChangeEnded) -> None:
         case SettingInitialOffsets() | ChangingOffsets() if event.refusal is not None:
             _answer_write(turn, write, event.refusal)
         case ChangingOffsets():
-            _answer_write(turn, write, Done())
+            _answer_write(turn, write, SuccessWithoutContent())
         case _:
             pass
 
 
-def on_config_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
+def on_config_log_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
     """The write waits until the log is read to ``end_offset``; with None (the log could not be reached) the lookup is
     repeated."""
     write = turn.herder.requests.writes.get(id_)
-    if write is None or not isinstance(write.phase, FindingConfigEnd):
+    if write is None or not isinstance(write.phase, FindingConfigLogEnd):
         return
     if end_offset is None:
         # Nothing has been written, so the lookup can be retried: after a short outage the client has only waited.
-        turn.emit(SetTimer(timer=ConfigEndLookupDue(id=id_), at_ms=turn.now_ms + END_LOOKUP_RETRY_MS))
+        turn.emit(SetTimer(timer=ConfigLogEndLookupDue(id=id_), at_ms=turn.now_ms + END_LOOKUP_RETRY_MS))
         return
-    write.phase = ReadingToConfigEnd(
+    write.phase = ReadingToConfigLogEnd(
         validated_config=write.phase.validated_config,
-        leader_log_opening=write.phase.leader_log_opening,
+        leader_log_opening_number=write.phase.leader_log_opening_number,
         end_offset=end_offset,
     )
 
 
-def on_end_lookup_due(turn: Turn, id_: WriteId) -> None:
+def repeat_log_end_lookup(turn: Turn, id_: WriteId) -> None:
     """Repeat the lookup of the log's end offset, if the write still needs it."""
     write = turn.herder.requests.writes.get(id_)
-    if write is not None and isinstance(write.phase, FindingConfigEnd):
-        turn.emit(FindConfigEnd(purpose=WritePurpose(id=id_)))
+    if write is not None and isinstance(write.phase, FindingConfigLogEnd):
+        turn.emit(FindConfigLogEnd(purpose=LookupOrAppendForWrite(id=id_)))
 
 
 def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
@@ -422,9 +430,10 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
         write.phase = WriteAppended(replaced_config=write.phase.replaced_config, end_offset=end_offset)
 
 
-def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) -> None:
+def on_append_failed(turn: Turn, id_: WriteId, *, is_fenced: bool) -> None:
     """Appending the write's lines has failed. If the append was fenced, nothing was appended, and the write begins
-    again, unless its request has timed out. Otherwise refuse the write: its lines may be in the log."""
+    again, unless its request has timed out. Otherwise refuse the write with Connect's message, which has no reason (the
+    worker has logged it): its lines may be in the log."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
@@ -432,7 +441,7 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) 
     if is_fenced and not write.has_timed_out:
         write.phase = WriteAwaitingGroup()
     else:
-        message = f"Error writing connector configuration to Kafka: {reason}"
+        message = "Error writing connector configuration to Kafka"
         _answer_write(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
 
 
@@ -443,7 +452,7 @@ def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.has_timed_out:
         return
-    awaited = _awaited_write(turn.herder, write)
+    awaited = _blocking_write(turn.herder, write)
     refusal = timeout_refusal(
         _activity_text(turn.herder, awaited), turn.herder.wall_clock_ms(awaited.phase_began_at_ms)
     )
@@ -472,7 +481,7 @@ def _answer_write(turn: Turn, write: PendingWrite, answer: Answer) -> None:
     """Answer the write and forget it. A write whose request has timed out was answered before."""
     del turn.herder.requests.writes[write.id]
     if isinstance(write.id, LeaderWriteId):
-        turn.leader_write_answers.append((write.kind.request, answer))
+        turn.own_write_answers.append((write.kind.request, answer))
     elif not write.has_timed_out:
         turn.emit(CancelTimer(timer=RequestTimeoutDue(id=write.id)))
         turn.emit(Reply(id=write.id, answer=answer))
@@ -481,7 +490,7 @@ def _answer_write(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _awaited_write(herder: Herder, write: PendingWrite) -> PendingWrite:
+def _blocking_write(herder: Herder, write: PendingWrite) -> PendingWrite:
     """The write whose activity is the reason why ``write`` is not complete: ``write`` itself, unless it is queued and
     waits only for its turn. Then it is the write before it of the same connector if that waits for the leader, since
     writes of other connectors pass both meanwhile; else the write at the head of the queue."""
@@ -506,11 +515,11 @@ def _activity_text(herder: Herder, write: PendingWrite) -> str:
             return _GROUP_ACTIVITY
         case WriteQueued() if _awaits_leader_log(herder):
             return "reclaiming write privileges for the config topic" if herder.place.is_leader else _GROUP_ACTIVITY
-        case Validating():
+        case ValidatingWrite():
             return VALIDATION_ACTIVITY
         case SettingInitialOffsets():
             return offsets_activity(write.kind.request.connector)
-        case WriteQueued() | FindingConfigEnd() | ReadingToConfigEnd():
+        case WriteQueued() | FindingConfigLogEnd() | ReadingToConfigLogEnd():
             return "reading to the end of the config topic"
         case AppendingWrite() | WriteAppended() | ChangingOffsets():
             return write.kind.activity

@@ -10,7 +10,7 @@ from coterie.nouns.errors import WorldError
 from coterie.wire.kio_entities import Values
 
 
-class BootstrapServers:
+class BootstrapClient:
     """Sends requests to the brokers in a client's bootstrap.servers. A server that does not respond to
     :meth:`ask_any_server` moves to the end of the list, so that later calls try the others first."""
 

@@ -12,10 +12,10 @@ from coterie.kafka.connection import (
     Address,
     BrokerAccessError,
     BrokerConnection,
-    NoResponseError,
+    NoValidResponseError,
 )
 from coterie.kafka.coordinator_finder import TRANSACTION_KEY, coordinator_in_response
-from coterie.kafka.leader_log import missing_right_message
+from coterie.kafka.leader_log import missing_write_permission_message
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -26,7 +26,7 @@ _RETRY_DELAY_S = 1.0
 """The pause before a broker that closed the connection is asked again."""
 
 
-async def check_broker_access(
+async def check_broker_access_if_reachable(
     bootstrap_servers: Sequence[str],
     *,
     client_id: str,
@@ -47,7 +47,7 @@ async def check_broker_access(
     await tls_context(security)
     for server in bootstrap_servers:
         try:
-            await _check_broker(
+            await _check_access_with_retries(
                 Address.parse(server), client_id, security, transactional_id, timeout_s=timeout_ms / 1000
             )
         except BrokerAccessError:
@@ -63,7 +63,7 @@ async def check_broker_access(
             return
 
 
-async def _check_broker(
+async def _check_access_with_retries(
     address: Address, client_id: str, security: KafkaSecurity, transactional_id: str | None, *, timeout_s: float
 ) -> None:
     """Return when the broker has accepted this client. If it closes the connection without a response, or its response
@@ -79,7 +79,7 @@ async def _check_broker(
         try:
             async with asyncio.timeout(timeout_s):
                 return await _test_access_once(address, client_id, security, transactional_id)
-        except NoResponseError:
+        except NoValidResponseError:
             # The broker may be stopping, or may be starting behind a proxy.
             if asyncio.get_running_loop().time() + _RETRY_DELAY_S > deadline_s:
                 raise BrokerAccessError(
@@ -97,7 +97,7 @@ async def _test_access_once(
     there is one, and close the connection after the responses.
 
     :raises BrokerAccessError: when the broker is not trusted, or rejects this client or its transactional id.
-    :raises WorldError: when the broker cannot be reached, or sends no valid response (`NoResponseError`).
+    :raises WorldError: when the broker cannot be reached, or sends no valid response (`NoValidResponseError`).
     """
     connection = await BrokerConnection.open(address, client_id=client_id, security=security)
     try:
@@ -105,12 +105,12 @@ async def _test_access_once(
         # it requires a login.
         await connection.ask(DESCRIBE_GROUPS, {"groups": (), "include_authorized_operations": False})
         if transactional_id is not None:
-            await _check_transactional_id(connection, transactional_id)
+            await _check_transactional_id_permission(connection, transactional_id)
     finally:
         connection.close()
 
 
-async def _check_transactional_id(connection: BrokerConnection, transactional_id: str) -> None:
+async def _check_transactional_id_permission(connection: BrokerConnection, transactional_id: str) -> None:
     """Look up the coordinator of ``transactional_id``, which needs the right Describe; Write implies it. A user with
     Describe alone is refused when the worker becomes the leader, by the same message. Any other error code is ignored:
     a later request gets it again.
@@ -122,4 +122,4 @@ async def _check_transactional_id(connection: BrokerConnection, transactional_id
     if coordinator_in_response(await connection.ask(FIND_COORDINATOR, values)).error_code == (
         ErrorCode.transactional_id_authorization_failed
     ):
-        raise BrokerAccessError(missing_right_message(transactional_id))
+        raise BrokerAccessError(missing_write_permission_message(transactional_id))

@@ -13,7 +13,7 @@ LOG_REPEAT_INTERVAL_S = 30
 """The interval of the log messages while no broker can be reached."""
 
 
-class ClientLog:
+class ClientFailureLogger:
     """Logs the failures of one handle of librdkafka (a consumer, a producer or an admin client). librdkafka calls this
     object on the thread that serves the handle; :meth:`on_response` may be called on another thread."""
 

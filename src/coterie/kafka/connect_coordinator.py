@@ -29,17 +29,17 @@ from coterie.kafka.connection import (
     CONNECT_GROUP_PREPARE_ASSIGNMENT,
     ApiVersionRange,
     BrokerConnection,
-    NoResponseError,
+    NoValidResponseError,
     UnsupportedApiError,
 )
 from coterie.kafka.coordinator_finder import MOVED, CoordinatorFinder
 from coterie.kafka.security import PLAINTEXT
 from coterie.member.connect.messages import (
-    DescribeRequest,
-    DescribeResponse,
+    GroupDescriptionRequest,
+    GroupDescriptionResponse,
     HeartbeatRequest,
-    InstallRequest,
-    PrepareRequest,
+    InstallAssignmentRequest,
+    PrepareAssignmentRequest,
     Request,
     Response,
 )
@@ -89,17 +89,17 @@ class KafkaConnectCoordinatorClient:
                     return await self._ask_coordinator(
                         CONNECT_GROUP_HEARTBEAT, request, heartbeat_request_values(request), to_heartbeat_response
                     )
-                case PrepareRequest():
+                case PrepareAssignmentRequest():
                     values = prepare_request_values(request)
                     return await self._ask_coordinator(
                         CONNECT_GROUP_PREPARE_ASSIGNMENT, request, values, to_prepare_response
                     )
-                case InstallRequest():
+                case InstallAssignmentRequest():
                     values = install_request_values(request)
                     return await self._ask_coordinator(
                         CONNECT_GROUP_INSTALL_ASSIGNMENT, request, values, to_install_response
                     )
-                case DescribeRequest():
+                case GroupDescriptionRequest():
                     values = {"group_ids": (request.group_id,), "include_authorized_operations": False}
                     return await self._ask_coordinator(CONNECT_GROUP_DESCRIBE, request, values, to_describe_response)
         except UnsupportedApiError as error:
@@ -139,7 +139,7 @@ class KafkaConnectCoordinatorClient:
             ) from None
         except (WireError, ValueError) as error:
             self._close_connection(connection)
-            raise NoResponseError(
+            raise NoValidResponseError(
                 f"the response of the coordinator of group {request.group_id} to {api.name} is not valid: {error}"
             ) from error
         except WorldError:
@@ -200,9 +200,9 @@ def _make_error_response(request: Request, error: ConnectErrorCode, message: str
     match request:
         case HeartbeatRequest():
             return HeartbeatResponse(error=error, message=message)
-        case PrepareRequest():
+        case PrepareAssignmentRequest():
             return PrepareAssignmentResponse(error=error, message=message)
-        case InstallRequest():
+        case InstallAssignmentRequest():
             return InstallAssignmentResponse(error=error, message=message)
-        case DescribeRequest():
-            return DescribeResponse(error=error, message=message)
+        case GroupDescriptionRequest():
+            return GroupDescriptionResponse(error=error, message=message)

@@ -4,7 +4,12 @@ entities."""
 import uuid
 from typing import Any
 
-from coterie.member.connect.messages import DescribeResponse, HeartbeatRequest, InstallRequest, PrepareRequest
+from coterie.member.connect.messages import (
+    GroupDescriptionResponse,
+    HeartbeatRequest,
+    InstallAssignmentRequest,
+    PrepareAssignmentRequest,
+)
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
     AssignmentToMember,
@@ -15,7 +20,7 @@ from coterie.nouns.connect_groups import (
     LeaderOfGroup,
     PrepareAssignmentResponse,
 )
-from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
@@ -68,12 +73,12 @@ def heartbeat_request_values(request: HeartbeatRequest) -> Values:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def prepare_request_values(request: PrepareRequest) -> Values:
+def prepare_request_values(request: PrepareAssignmentRequest) -> Values:
     """The fields of a ConnectGroupPrepareAssignment request."""
     return {"group_id": request.group_id, "member_id": request.member_id, "member_epoch": request.member_epoch}
 
 
-def install_request_values(request: InstallRequest) -> Values:
+def install_request_values(request: InstallAssignmentRequest) -> Values:
     """The fields of a ConnectGroupInstallAssignment request."""
     target = request.target
     return {
@@ -184,7 +189,7 @@ def to_install_response(entity: Any) -> InstallAssignmentResponse:
     )
 
 
-def to_describe_response(entity: Any) -> DescribeResponse:
+def to_describe_response(entity: Any) -> GroupDescriptionResponse:
     """Convert a ConnectGroupDescribe response for one group. It contains a description only if it has no error code.
 
     :raises InvalidFieldError: when a job is not valid.
@@ -192,7 +197,7 @@ def to_describe_response(entity: Any) -> DescribeResponse:
     """
     (group,) = entity.groups
     error = to_connect_error_code(group.error_code)
-    return DescribeResponse(
+    return GroupDescriptionResponse(
         error=error,
         message=response_error_message(group.error_code, group.error_message),
         description=_to_group_description(group) if error is ConnectErrorCode.NONE else None,
@@ -262,7 +267,7 @@ def _to_group_description(group: Any) -> GroupDescription:
         config_offset=ConfigOffset(group.config_offset),
         members=tuple(_to_member_description(one) for one in group.members),
         departed=tuple(
-            DepartedDescription(
+            DepartedMemberDescription(
                 member_id=MemberId(one.member_id),
                 instance_id=_to_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),

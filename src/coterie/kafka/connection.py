@@ -84,7 +84,7 @@ class BrokerAccessError(WorldError):
     the whole time limit, as with a wrong security.protocol. Not retried: usually a setting has to be corrected."""
 
 
-class NoResponseError(WorldError):
+class NoValidResponseError(WorldError):
     """The connection broke before the response to a request, or the broker sent bytes that are not a valid response."""
 
 
@@ -125,7 +125,8 @@ class BrokerConnection:
         """Connect, request the versions that the broker supports, and log in if the settings require it.
 
         :raises BrokerAccessError: when the TLS handshake or the login fails.
-        :raises NoResponseError: when the broker closes the connection without a response, or sends no valid response.
+        :raises NoValidResponseError: when the broker closes the connection without a response, or sends no valid
+        response.
         :raises WorldError: when the broker cannot be reached, refuses ApiVersions, or supports no version that Coterie
             supports; when a file with certificates is missing or invalid.
         """
@@ -164,7 +165,7 @@ class BrokerConnection:
         """Send a request with ``values`` in the newest version that both sides support, and wait without a time limit
         for the response. Returns kio's response entity.
 
-        :raises NoResponseError: when the connection breaks before the response, or the response is not valid.
+        :raises NoValidResponseError: when the connection breaks before the response, or the response is not valid.
         :raises UnsupportedApiError: when the broker and Coterie have no version of the API in common.
         """
         broker_oldest, broker_newest = self._broker_versions.get(api.api_key, (0, -1))
@@ -178,7 +179,7 @@ class BrokerConnection:
         return await self._send_and_receive(api, version, values)
 
     def close(self) -> None:
-        """Close the connection at once; outstanding requests raise NoResponseError. Safe to call twice."""
+        """Close the connection at once; outstanding requests raise NoValidResponseError. Safe to call twice."""
         self._transport.abort()
 
     async def _log_in(self, security: KafkaSecurity) -> None:
@@ -217,7 +218,7 @@ class BrokerConnection:
     async def _send_and_receive(self, api: ApiVersionRange, version: int, values: Values) -> Any:
         """Send a request of this version and wait for the response; return kio's response entity.
 
-        :raises NoResponseError: when the connection breaks before the response, or the response is not valid.
+        :raises NoValidResponseError: when the connection breaks before the response, or the response is not valid.
         """
         self._correlation_id += 1
         header, frame = encode_request(
@@ -232,11 +233,11 @@ class BrokerConnection:
                 case error:
                     raise error
         except OSError as error:
-            raise NoResponseError(
+            raise NoValidResponseError(
                 f"the connection to the broker at {self._address} broke: {error}{_security_protocol_hint(api)}"
             ) from None
         except WireError as error:
-            raise NoResponseError(
+            raise NoValidResponseError(
                 f"the response of {self._address} to {api.name} is not that of a Kafka broker: "
                 f"{error}{_security_protocol_hint(api)}"
             ) from error

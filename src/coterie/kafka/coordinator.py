@@ -45,7 +45,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
 
-class KafkaCoordinatorClient:
+class KafkaClassicCoordinatorClient:
     """Sends a member's requests to its group's coordinator over TCP (the seam `member.seams.CoordinatorClient`). Sends
     each request once: the member decides whether and when to retry."""
 

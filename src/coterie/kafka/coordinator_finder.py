@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.bootstrap import BootstrapServers
+from coterie.kafka.bootstrap import BootstrapClient
 from coterie.kafka.connection import FIND_COORDINATOR, Address, BrokerConnection
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
@@ -19,7 +19,7 @@ class CoordinatorFinder:
     """Finds the coordinator of a group by asking the bootstrap servers."""
 
     def __init__(self, bootstrap_servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
-        self._servers = BootstrapServers(bootstrap_servers, client_id, security)
+        self._servers = BootstrapClient(bootstrap_servers, client_id, security)
 
     async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
         """The address of the group's coordinator; or the error code of FindCoordinator when there is no coordinator

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.bootstrap import BootstrapServers
+from coterie.kafka.bootstrap import BootstrapClient
 from coterie.kafka.connect_group_values import to_describe_response
 from coterie.kafka.connection import (
     CONNECT_GROUP_DESCRIBE,
@@ -85,7 +85,7 @@ class GroupConfig:
 
     name: str
     value: str
-    is_set: bool
+    is_set_on_group: bool
     """Whether the config is set on the group itself; else ``value`` is the broker's value."""
     documentation: str
 
@@ -103,7 +103,7 @@ class GroupAdmin:
     ) -> None:
         """``timeout_ms`` is the time limit of each request. While a group has no coordinator, or the coordinator loads
         the group, requests for this group are repeated within this limit."""
-        self._servers = BootstrapServers(bootstrap_servers, client_id, security)
+        self._servers = BootstrapClient(bootstrap_servers, client_id, security)
         self._finder = CoordinatorFinder(bootstrap_servers, client_id, security)
         self._timeout_s = timeout_ms / 1000
         # A server that accepts connections and never responds must leave enough time for the others, and for the
@@ -302,7 +302,7 @@ def _to_group_config(struct: Any) -> GroupConfig:
     return GroupConfig(
         name=struct.name,
         value=struct.value or "",
-        is_set=struct.config_source == _SOURCE_GROUP,
+        is_set_on_group=struct.config_source == _SOURCE_GROUP,
         documentation=getattr(struct, "documentation", None) or "",
     )
 

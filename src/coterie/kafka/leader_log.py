@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from coterie.engine.log import NewTopicRecord
-from coterie.kafka.client_log import ClientLog
+from coterie.kafka.client_log import ClientFailureLogger
 from coterie.nouns.errors import WorldError, WriterFencedError
 from coterie.nouns.ids import GroupId
 
@@ -39,7 +39,7 @@ def transactional_id(group_id: GroupId) -> str:
     return f"connect-cluster-{group_id}"
 
 
-def missing_right_message(transactional_id: str) -> str:
+def missing_write_permission_message(transactional_id: str) -> str:
     """The error message for a worker whose user may not write with ``transactional_id``."""
     return (
         f"the brokers do not allow this worker to write with the transactional id {transactional_id}, with which "
@@ -66,7 +66,7 @@ class LeaderTopicLog:
         self._topic = topic
         self._transactional_id = transactional_id
         self._on_committed = on_committed
-        self._log = ClientLog(f"writing topic {topic} as the leader")
+        self._log = ClientFailureLogger(f"writing topic {topic} as the leader")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"coterie-leader-{topic}")
         self._closing = threading.Event()
         # Used on the thread only.
@@ -125,11 +125,11 @@ class LeaderTopicLog:
             }
         )
         try:
-            self._repeat_until_success(producer.init_transactions)
+            self._retry_until_timeout(producer.init_transactions)
         except KafkaException as error:
             _discard_producer(producer)
             if _librdkafka_error_of(error).code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                raise WorldError(missing_right_message(self._transactional_id)) from None
+                raise WorldError(missing_write_permission_message(self._transactional_id)) from None
             raise WorldError(
                 f"cannot open topic {self._topic} with transactional.id={self._transactional_id}: "
                 f"{_error_text(error)}; check that the brokers run"
@@ -182,7 +182,7 @@ class LeaderTopicLog:
             producer.begin_transaction()
             for record in records:
                 producer.produce(self._topic, value=record.value, key=record.key, on_delivery=on_delivery)
-            self._repeat_until_success(lambda timeout_s: _flush_producer(producer, timeout_s))
+            self._retry_until_timeout(lambda timeout_s: _flush_producer(producer, timeout_s))
         except (KafkaException, BufferError, SystemError) as error:
             errors.insert(0, _librdkafka_error_of(error))
         if not errors:
@@ -197,7 +197,7 @@ class LeaderTopicLog:
         :raises WorldError: when the commit has failed, or its result is unknown.
         """
         try:
-            self._repeat_until_success(producer.commit_transaction)
+            self._retry_until_timeout(producer.commit_transaction)
         except KafkaException as error:
             # Also if this producer is fenced: an earlier attempt may have succeeded, with its response lost.
             raise WorldError(
@@ -213,7 +213,7 @@ class LeaderTopicLog:
             f"transaction has timed out: {error.str()}"
         )
 
-    def _repeat_until_success(self, call: Callable[[float], object]) -> None:
+    def _retry_until_timeout(self, call: Callable[[float], object]) -> None:
         """Call ``call`` with the timeout :data:`CALL_STEP_S`, again and again until it returns without an error.
 
         :raises KafkaException: the last error, when ``call`` has not succeeded within ``CALL_TIMEOUT_S``, when the log

@@ -38,7 +38,7 @@ def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
     return settings
 
 
-def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
+def prepare_java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
     """``security`` as settings for the Java clients in Spark. Java requires the client's certificate and its key in one
     PEM file: two separate files are copied into one new file in ``folder``.
 
@@ -60,7 +60,7 @@ def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
         if security.ca_location is not None:
             settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_location}
         if security.certificate_location is not None and security.key_location is not None:
-            keystore_path = _combined_pem_path(security.certificate_location, security.key_location, folder)
+            keystore_path = _write_combined_pem_if_needed(security.certificate_location, security.key_location, folder)
             settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore_path}
             if security.key_password is not None:
                 settings["ssl.key.password"] = security.key_password
@@ -73,7 +73,7 @@ def _jaas_quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _combined_pem_path(certificate: str, key: str, folder: Path) -> str:
+def _write_combined_pem_if_needed(certificate: str, key: str, folder: Path) -> str:
     """The path of a PEM file with the certificate and the key: the given file if both are in it, else a new file in
     ``folder`` that only this user can read.
 

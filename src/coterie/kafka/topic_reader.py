@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from coterie.engine.log import TopicRecord
-from coterie.kafka.client_log import ClientLog, logger
+from coterie.kafka.client_log import ClientFailureLogger, logger
 from coterie.nouns.errors import WorldError
 
 POLL_TIMEOUT_S = 0.2
@@ -30,7 +30,7 @@ class TopicReader:
         """``client_config`` is the librdkafka config of the worker's handles; ``partition_count`` is the topic's number
         of partitions."""
         self._topic = topic
-        self._log = ClientLog(f"reading topic {topic}")
+        self._log = ClientFailureLogger(f"reading topic {topic}")
         self._consumer = Consumer(
             {
                 **client_config,
@@ -72,7 +72,7 @@ class TopicReader:
         if self._closed:
             raise WorldError(f"the reader of topic {self._topic} is closed, because this worker is shutting down")
         messages = await asyncio.get_running_loop().run_in_executor(self._thread, self._poll_messages)
-        return [record for message in messages if (record := self._to_record(message)) is not None]
+        return [record for message in messages if (record := self._advance_and_take_record(message)) is not None]
 
     async def close(self) -> None:
         """Close the consumer and end its thread; waits until a running poll has ended. Safe to call twice."""
@@ -94,7 +94,7 @@ class TopicReader:
         first_message = self._consumer.poll(POLL_TIMEOUT_S)
         return [] if first_message is None else [first_message, *self._consumer.consume(RECORDS_PER_CALL_MAX - 1, 0)]
 
-    def _to_record(self, message: Message) -> TopicRecord | None:
+    def _advance_and_take_record(self, message: Message) -> TopicRecord | None:
         """The record in ``message``; None for a message that reports the end of a partition, or an error after which
         librdkafka retries. A record and the end of a partition advance ``positions``.
 

@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import LogProgress, NewTopicRecord
-from coterie.kafka.client_log import ClientLog, logger
+from coterie.kafka.client_log import ClientFailureLogger, logger
 from coterie.kafka.leader_log import LeaderTopicLog
 from coterie.kafka.security import PLAINTEXT, librdkafka_settings
 from coterie.kafka.topic_reader import TopicReader
@@ -50,7 +50,7 @@ PRODUCER_POLL_S = 0.2
 """How long the producer's thread waits inside librdkafka before it checks whether it must end."""
 
 
-class Topics:
+class TopicsClient:
     """A worker's client of the topics in one Kafka cluster: creates topics, and opens them as logs. Must be closed
     after use, which also closes the logs."""
 
@@ -75,7 +75,7 @@ class Topics:
         }
         self._servers = ",".join(bootstrap_servers)
         self._request_timeout_s = request_timeout_ms / 1000
-        self._log = ClientLog(self._servers)
+        self._log = ClientFailureLogger(self._servers)
         # The producer logs the failures of both handles: they have the same brokers, and one thread serves both.
         self._admin = AdminClient(dict[str, Any](self._client_config, logger=self._log, error_cb=_ignore_error))
         self._producer = Producer(
@@ -111,7 +111,7 @@ class Topics:
         :raises WorldError: when the topic cannot be created or described, has another cleanup.policy, has no leader for
             a partition within ``request_timeout_ms``, or has more than one partition although ``is_ordered``.
         """
-        await self._create_topic(topic, partitions, replication_factor, setting_key)
+        await self._create_topic_if_allowed(topic, partitions, replication_factor, setting_key)
         partition_count = await self._partition_count(topic)
         if is_ordered and partition_count != 1:
             raise WorldError(
@@ -123,7 +123,7 @@ class Topics:
         self._logs.append(log)
         return log
 
-    def open_leader_log(self, log: "TopicLog", *, transactional_id: str) -> LeaderTopicLog:
+    def new_leader_log(self, log: "TopicLog", *, transactional_id: str) -> LeaderTopicLog:
         """The topic of ``log`` as the group's leader writes it, with this transactional id. The topic must have one
         partition."""
         leader_log = LeaderTopicLog(
@@ -219,7 +219,7 @@ class Topics:
         except KafkaException as error:
             raise self.to_world_error(f"cannot find the end of topic {topic}", error) from None
 
-    def on_record_delivered(self) -> None:
+    def log_recovery_after_delivery(self) -> None:
         """Must be called on the producer's thread for each record that is durable: if a failure to reach the brokers
         was logged, this logs that they can be reached again."""
         self._log.on_response()
@@ -247,7 +247,9 @@ class Topics:
         """Run ``call``, a blocking call of the admin client, on the thread for such calls; return the result."""
         return await asyncio.get_running_loop().run_in_executor(self._admin_thread, call)
 
-    async def _create_topic(self, topic: str, partitions: int, replication_factor: int, setting_key: str) -> None:
+    async def _create_topic_if_allowed(
+        self, topic: str, partitions: int, replication_factor: int, setting_key: str
+    ) -> None:
         """Create the topic. Does nothing if the topic exists, or if this worker may not create topics.
 
         :raises WorldError: when the topic cannot be created.
@@ -301,10 +303,10 @@ class Topics:
             await asyncio.sleep(0.1)
 
     async def _check_cleanup_policy(self, topic: str, setting_key: str) -> None:
-        """Check that the topic is compacted. Not checked if this worker may not describe configs, or the brokers
-        cannot.
+        """Check that no policy of the topic deletes records, as a worker of Kafka Connect does when it starts.
+        Not checked if this worker may not describe configs, or the brokers cannot.
 
-        :raises WorldError: when the topic has another cleanup.policy, or its configs cannot be described.
+        :raises WorldError: when the topic has another cleanup.policy than compact, or its configs cannot be described.
         """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
@@ -314,8 +316,9 @@ class Topics:
             if error.args[0].code() in (*_AUTHORIZATION_ERRORS, *_UNSUPPORTED_ERRORS):
                 return
             raise self.to_world_error(f"cannot describe the configs of topic {topic}", error) from None
-        policy = entries["cleanup.policy"].value if "cleanup.policy" in entries else "compact"
-        if policy != "compact":
+        policy = (entries["cleanup.policy"].value if "cleanup.policy" in entries else None) or ""
+        # Without any policy, which Kafka allows, the topic keeps all records.
+        if {one.strip() for one in policy.split(",")} - {"", "compact"}:
             raise WorldError(
                 f"topic {topic} has cleanup.policy={policy}, which would delete records that are needed: "
                 f"set it to compact, or name another topic as {setting_key}"
@@ -329,9 +332,9 @@ _UNSUPPORTED_ERRORS = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_V
 
 
 class TopicLog:
-    """Appends records to one topic and reads them (the seam `Log`). Created by :meth:`Topics.open_log`."""
+    """Appends records to one topic and reads them (the seam `Log`). Created by :meth:`TopicsClient.open_log`."""
 
-    def __init__(self, topics: Topics, topic: str, partition_count: int) -> None:
+    def __init__(self, topics: TopicsClient, topic: str, partition_count: int) -> None:
         self.topic = topic
         self._topics = topics
         self._partition_count = partition_count
@@ -354,7 +357,7 @@ class TopicLog:
         response was lost is sent again, so the topic may contain the record twice in succession.
 
         :raises WorldError: when a record could not be written in time, when it is unknown whether a record was written,
-            or after :meth:`Topics.close`. The other records may have been written.
+            or after :meth:`TopicsClient.close`. The other records may have been written.
         """
         loop = asyncio.get_running_loop()
         deliveries: list[asyncio.Future[int | WorldError]] = []
@@ -429,7 +432,7 @@ class TopicLog:
 
     async def close(self) -> None:
         """Close the readers of all running :meth:`follow`, which then raise WorldError. Appends remain possible until
-        :meth:`Topics.close`. Safe to call twice."""
+        :meth:`TopicsClient.close`. Safe to call twice."""
         for reader in list(self._readers):
             await reader.close()
 
@@ -466,7 +469,7 @@ class TopicLog:
                 )
                 loop.call_soon_threadsafe(complete_delivery, failure)
             else:
-                self._topics.on_record_delivered()
+                self._topics.log_recovery_after_delivery()
                 loop.call_soon_threadsafe(complete_delivery, offset)
 
         return on_delivery_report

@@ -5,7 +5,7 @@ from coterie.groups.connect import messages as groups
 from coterie.member.connect import messages as member
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import HeartbeatResponse, InstallAssignmentResponse, PrepareAssignmentResponse
-from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import ReplyTo
 
 
@@ -40,11 +40,11 @@ def to_coordinator_request(
                 connection_grace_ms=request.connection_grace_ms,
                 resumes=request.resumes,
             )
-        case member.PrepareRequest():
+        case member.PrepareAssignmentRequest():
             return groups.PrepareAssignment(
                 reply_to=reply_to, member_id=request.member_id, member_epoch=request.member_epoch
             )
-        case member.InstallRequest():
+        case member.InstallAssignmentRequest():
             return groups.InstallAssignment(
                 reply_to=reply_to,
                 member_id=request.member_id,
@@ -53,7 +53,7 @@ def to_coordinator_request(
                 assignor_error=request.assignor_error,
                 target=request.target,
             )
-        case member.DescribeRequest():
+        case member.GroupDescriptionRequest():
             return groups.DescribeGroup(reply_to=reply_to)
 
 
@@ -61,19 +61,19 @@ def to_worker_response(response: groups.Response) -> member.Response:
     """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine. The
     response to ConnectGroupDescribe has no description if it has an error.
 
-    :raises AssertionError: for a `ChangeResponse`, because no worker sends a request with this response.
+    :raises AssertionError: for a `ErrorOnlyResponse`, because no worker sends a request with this response.
     """
     match response:
         case HeartbeatResponse() | PrepareAssignmentResponse() | InstallAssignmentResponse():
             return response
         case groups.DescribeGroupResponse():
             is_described = response.error is ConnectErrorCode.NONE
-            return member.DescribeResponse(
+            return member.GroupDescriptionResponse(
                 error=response.error,
                 message=response.message,
                 description=_to_group_description(response) if is_described else None,
             )
-        case groups.ChangeResponse():
+        case groups.ErrorOnlyResponse():
             raise AssertionError(
                 "bug in the coordinator or the lab: a worker receives a ChangeResponse, which no request of a worker "
                 "has"
@@ -113,7 +113,7 @@ def _to_group_description(response: groups.DescribeGroupResponse) -> GroupDescri
             for one in response.members
         ),
         departed=tuple(
-            DepartedDescription(
+            DepartedMemberDescription(
                 member_id=one.departed_member.member_id,
                 instance_id=one.departed_member.instance_id,
                 url=one.departed_member.url,

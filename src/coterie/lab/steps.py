@@ -19,7 +19,7 @@ from coterie.member.connect import messages as connect_member_messages
 from coterie.member.connect.state import Member as ConnectMember
 
 
-class Steps:
+class MachineSteps:
     """The functions that the simulator and the scenarios call for every event of a machine. Each function changes the
     machine's state in place and returns the output of the step."""
 
@@ -52,5 +52,5 @@ class Steps:
         return herder_machine.step(herder, event, now_ms=now_ms)
 
 
-STEPS = Steps()
+STEPS = MachineSteps()
 """The step functions of the machines, and nothing else."""

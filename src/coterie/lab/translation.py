@@ -41,7 +41,7 @@ def to_group_request(
                     groups.MemberProtocol(name=name, metadata=metadata) for name, metadata in request.protocols
                 ),
                 instance_id=request.instance_id,
-                can_skip_assignment=True,
+                supports_skip_assignment=True,
             )
         case member.SyncRequest():
             return groups.SyncGroup(

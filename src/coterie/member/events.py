@@ -84,15 +84,15 @@ class WriteLogMessage:
     """Write one message to the process's log."""
 
     text: str
-    warns: bool = False
+    is_warning: bool = False
     """Whether the message is a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveCompleted:
+class MemberEnded:
     """The member has ended, with or without a request that leaves the group. No further effect follows."""
 
 
 Effect: TypeAlias = (
-    Send[RequestT] | SetTimer[TimerT] | CancelTimer[TimerT] | WriteLogMessage | MembershipEvent | LeaveCompleted
+    Send[RequestT] | SetTimer[TimerT] | CancelTimer[TimerT] | WriteLogMessage | MembershipEvent | MemberEnded
 )

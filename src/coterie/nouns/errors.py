@@ -14,14 +14,14 @@
     │   │                an event
     │   ├── BrokerAccessError      in `kafka.connection`: the broker rejects this client, or the client does
     │   │                          not trust the broker
-    │   ├── NoResponseError        in `kafka.connection`: the broker sent no response, or no valid response
+    │   ├── NoValidResponseError        in `kafka.connection`: the broker sent no response, or no valid response
     │   ├── UnsupportedApiError    in `kafka.connection`: the broker and Coterie have no version of an API in common
     │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
     │   ├── WriterFencedError      another worker has opened the leader's log since; nothing was appended
     │   ├── RequestNotSentError, ResponseMissingError   in `rest.leader`: another worker could not be reached, or sent
     │   │                          no response
-    │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was complete
+    │   ├── SplitAbortedError        in `herder.seams`: a connector's split was ended before it was complete
     │   ├── RetriableStartError    in `herder.seams`: a start of a task has failed, and another start may succeed
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system
@@ -39,6 +39,7 @@
     ├── OffsetsRefusedError    in `nouns.connector_offsets`: a source cannot use the offsets of a request
     ├── BatchTooLargeError     in `spark.seams`: a batch is too large for memory; the next start of its query reads the
     │                          batch in smaller parts
+    ├── TooManyTasksError      in `spark.seams`: a source returns more tasks than ``tasks.max``
     ├── TopicAbsentError       in `spark.sources.kafka_client`: a requested topic does not exist
     ├── GenerationClosedError  in `spark.generations.checkpoint_take_over`: a checkpoint generation is closed; its tasks
     │                          wait for a config that names another one

@@ -46,7 +46,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DepartedDescription:
+class DepartedMemberDescription:
     """A member that has left the group. Its jobs wait for its return, or may still run on its worker."""
 
     member_id: MemberId
@@ -84,7 +84,7 @@ class GroupDescription:
     """How far the leader had read the config topic when it reported the configured jobs."""
     members: tuple[MemberDescription, ...]
     """In the order in which they joined."""
-    departed: tuple[DepartedDescription, ...]
+    departed: tuple[DepartedMemberDescription, ...]
     unplaceable: tuple[UnplaceableJobs, ...]
     configs: Mapping[str, str] = field(default_factory=dict)
     """The configs that apply to the group by name: its own, and otherwise the broker's defaults."""

@@ -99,17 +99,17 @@ class SetWorkerState:
     """The jobs that run on this worker or are assigned to it."""
     draining: bool = False
     """Whether this worker is being drained: the leader moves its jobs to other workers while they still run here."""
-    kept_jobs: Jobs | None = None
+    allowed_jobs_until_restart: Jobs | None = None
     """The only jobs that this worker may run until it is restarted: those that it has started. None: it takes new
     jobs."""
 
     def claims(self, configured: Jobs | None) -> Jobs | None:
         """The only jobs that this worker may run; None: any job. ``configured`` are the claims in its settings. With
-        ``kept_jobs``, the worker claims these jobs, as far as ``configured`` contains them, so that leaders and
-        coordinators treat it as a static worker (KIP-987)."""
-        if self.kept_jobs is None or configured is None:
-            return configured if self.kept_jobs is None else self.kept_jobs
-        return self.kept_jobs & configured
+        ``allowed_jobs_until_restart``, the worker claims these jobs, as far as ``configured`` contains them, so that
+        leaders and coordinators treat it as a static worker (KIP-987)."""
+        if self.allowed_jobs_until_restart is None or configured is None:
+            return configured if self.allowed_jobs_until_restart is None else self.allowed_jobs_until_restart
+        return self.allowed_jobs_until_restart & configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class InstallTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDescription:
+class RequestGroupDescription:
     """Ask the coordinator for the description of the group → `GroupDescribed`. Only in a connect group."""
 
 
@@ -203,7 +203,7 @@ ConnectOrder: TypeAlias = (
     SetWorkerState
     | SetConfiguredJobs
     | InstallTarget
-    | RequestDescription
+    | RequestGroupDescription
     | ConfirmLeadership
     | SuspendMembership
     | LeaveAndRejoin
@@ -234,7 +234,7 @@ class UpdateAssignor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicPlaceHandover:
+class ClassicMembershipHandover:
     """The membership of a classic group that a worker's process passes to the next process when it re-executes itself.
 
     The next process continues as the same member of the group, if its first heartbeat arrives within the session
@@ -251,19 +251,19 @@ class ClassicPlaceHandover:
     """How far the leader had read the config log when it assigned ``jobs``."""
     jobs: Jobs
     """All jobs that are assigned to this worker."""
-    deferred_until_ms: int | None = None
+    rebalance_delay_ends_ms: int | None = None
     """End of the scheduled rebalance delay on the host's steady clock, which both processes share; None when no delay
     runs."""
-    may_have_missed_vote: bool = False
+    may_have_missed_protocol_change: bool = False
     """Whether a rebalance was in progress: the group may then have selected another protocol than ``protocol``."""
-    must_ask_for_round: bool = False
+    must_start_rebalance: bool = False
     """Whether the next process must start a rebalance: it is the leader and has lost the leader's state, or released
     jobs must be assigned to other workers, or a rebalance was in progress, or its settings differ from those in the
     last JoinGroup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectPlaceHandover:
+class ConnectMembershipHandover:
     """The membership of a connect group that a worker's process passes to the next process when it re-executes itself.
 
     The next process continues as the same member: member id, epochs and jobs stay, and no job moves.
@@ -291,7 +291,7 @@ class ConnectPlaceHandover:
     """The assignor's message to this worker."""
 
 
-Handover: TypeAlias = ClassicPlaceHandover | ConnectPlaceHandover
+Handover: TypeAlias = ClassicMembershipHandover | ConnectMembershipHandover
 """The membership that a worker's process passes to the next process, of either group protocol."""
 
 
@@ -347,11 +347,11 @@ class Assigned:
     """How far the config log has to be read before the assigned jobs may start."""
     protocol_details: object
     """What the protocol adds: in a classic group a `RoundResult` with the protocol, the leader's error and the
-    delay; in a connect group :class:`AssignmentDetails`."""
+    delay; in a connect group :class:`ConnectAssignmentDetails`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentDetails:
+class ConnectAssignmentDetails:
     """What a connect group adds to `Assigned`, as its ``protocol_details``: the epochs of the leader, of the target
     assignment and of the jobs, and the assignor's metadata for this worker. It is not returned to the member."""
 
@@ -380,7 +380,7 @@ class TargetRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescribed:
-    """The response to `RequestDescription`."""
+    """The response to `RequestGroupDescription`."""
 
     description: GroupDescription | None
     """None if the coordinator did not respond, or responded with an error, for example because the group does not
@@ -393,7 +393,7 @@ class GroupDescribed:
 class MembershipSuspended:
     """The member sends no further request (`SuspendMembership`): this process may replace itself."""
 
-    handover: ConnectPlaceHandover | None
+    handover: ConnectMembershipHandover | None
     """The membership for the next process; None if this worker is not a member now: the next process joins with a new
     member id."""
 
@@ -404,8 +404,8 @@ class LeaseRenewed:
     ``lease_ends_ms``."""
 
     lease_ends_ms: int
-    """The end of the lease on the steady clock: the time at which the request was sent, plus `Lease.duration_ms`. It
-    may be earlier than before if a connect group's session timeout was shortened."""
+    """The end of the lease on the steady clock: the time at which the request was sent, plus
+    `LeaseDurations.duration_ms`. It may be earlier than before if a connect group's session timeout was shortened."""
     session_timeout_ms: int
 
 

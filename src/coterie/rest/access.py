@@ -1,5 +1,5 @@
-"""Who may do what: every request of a client passes :meth:`AccessGate.serve`, which identifies the caller, compares the
-caller's role with that of the endpoint, and writes the audit line of a mutation."""
+"""Who may do what: every request of a client passes :meth:`AccessGate.check_access_and_serve`, which identifies the
+caller, compares the caller's role with that of the endpoint, and writes the audit line of a mutation."""
 
 import asyncio
 import hmac
@@ -12,13 +12,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ResponseHeader
-from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
+from coterie.herder.requests.signatures import SignatureCheckResult, VerifySignature
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
     basic_credentials,
     client_address,
     client_certificate_name,
-    parse_forwarded_caller,
+    parse_unverified_forwarded_caller,
 )
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import Endpoint, Operation, Role
@@ -44,7 +44,7 @@ class AccessRules:
 
     users: ReloadedFiles[Users] | None = None
     """The users that may log in; None: users need not log in."""
-    health_is_open: bool = False
+    health_needs_no_login: bool = False
     """Whether ``GET /health`` needs no log-in."""
     cross_origin: CrossOriginRules = field(default_factory=CrossOriginRules)
     added_headers: Sequence[ResponseHeader] = ()
@@ -57,17 +57,17 @@ class AccessGate:
     def __init__(self, worker: Worker, rules: AccessRules) -> None:
         self._worker = worker
         self._rules = rules
-        self._passwords = _PasswordChecks()
+        self._passwords = _CachingPasswordChecker()
 
     async def serve_options_request(self, request: Request, allowed_methods: Sequence[str]) -> Response:
         """The response to OPTIONS: the methods of a path, ``allowed_methods``. Any user may ask for them.
 
         :raises NotLoggedInError: when users must log in, and the request has no valid log-in.
         """
-        await self._identify_caller(request)
+        await self._identify_and_keep_caller(request)
         return PlainTextResponse(", ".join(allowed_methods), headers={"Allow": ",".join(allowed_methods)})
 
-    async def serve(
+    async def check_access_and_serve(
         self, request: Request, endpoint: Endpoint, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Check the access of the request, and return the response of ``handler``, the handler of ``endpoint``. Writes
@@ -80,23 +80,23 @@ class AccessGate:
         """
         if endpoint.method == "GET":
             media_types.check_accept_header(request, endpoint.response_media_type)
-            await self._check_access(request, endpoint)
+            await self._check_access_and_keep_caller(request, endpoint)
             return await handler(request)
         entry = audit.AuditLine.from_request(request, endpoint)
         try:
             # As in Connect, before the log-in.
             media_types.check_content_type(request, reads_body=endpoint.request_body_type is not None)
             media_types.check_accept_header(request, endpoint.response_media_type)
-            await self._check_access(request, endpoint)
+            await self._check_access_and_keep_caller(request, endpoint)
             await entry.read_body(request)
             response = await handler(request)
         except Exception as error:
-            entry.write(request, error_response(request, error))
+            entry.write_unless_already_written(request, error_response(request, error))
             raise
-        entry.write(request, response)
+        entry.write_unless_already_written(request, response)
         return audit.set_or_remove_audited_header(request, response)
 
-    async def _check_access(self, request: Request, endpoint: Endpoint) -> None:
+    async def _check_access_and_keep_caller(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context. If the rules require no
         log-in for ``GET /health``, the caller of this endpoint is not identified.
 
@@ -111,16 +111,16 @@ class AccessGate:
             # Its handler verifies the signature of the request, as in Connect.
             context_of(request).caller = Caller(user=None, role=Role.WORKER, address=client_address(request))
             return
-        if endpoint.operation is Operation.DESCRIBE_HEALTH and self._rules.health_is_open:
+        if endpoint.operation is Operation.DESCRIBE_HEALTH and self._rules.health_needs_no_login:
             return
-        caller = await self._identify_caller(request)
+        caller = await self._identify_and_keep_caller(request)
         if not caller.role.includes(endpoint.role):
             raise RoleMissingError(
                 f"User {caller.user} has the role {caller.role}; this request ({endpoint.operation}) needs the role "
                 f"{endpoint.role}"
             )
 
-    async def _identify_caller(self, request: Request) -> Caller:
+    async def _identify_and_keep_caller(self, request: Request) -> Caller:
         """Find out the caller of the request, keep the caller in the request's context, and return it.
 
         :raises NotLoggedInError: when users must log in, and the request has no valid log-in.
@@ -139,11 +139,11 @@ class AccessGate:
         :raises BodyTooLargeError: when the body of the forwarded request is too large.
         :raises UnreadableBodyError: when the body of the forwarded request was not received completely.
         """
-        forwarded = await parse_forwarded_caller(request)
+        forwarded = await parse_unverified_forwarded_caller(request)
         if forwarded is None:
             return None
         answer = await self._worker.ask(VerifySignature(signature=forwarded.signature))
-        return forwarded.caller if isinstance(answer, SignatureCheck) and answer.is_valid else None
+        return forwarded.caller if isinstance(answer, SignatureCheckResult) and answer.is_valid else None
 
     async def _identify_direct_caller(self, request: Request) -> Caller:
         """The caller of a request that a client has sent to this worker itself. If users need not log in, the caller
@@ -174,7 +174,7 @@ class AccessGate:
         return Caller(user=name, role=user.role, address=address)
 
 
-class _PasswordChecks:
+class _CachingPasswordChecker:
     """Compares passwords with their hashes on threads, and remembers the right ones, since Basic authentication sends
     the password with every request."""
 

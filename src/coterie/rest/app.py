@@ -16,7 +16,7 @@ from coterie.rest.endpoints import ENDPOINTS, Endpoint
 from coterie.rest.herder_requests import HerderClient
 from coterie.rest.resources.connectors import ConnectorConfigsResource
 from coterie.rest.resources.group import GroupAndWorkersResource
-from coterie.rest.resources.internal import WorkerRequestsResource
+from coterie.rest.resources.internal import InterWorkerResource
 from coterie.rest.resources.loggers import LoggersResource
 from coterie.rest.resources.metrics import MetricsResource
 from coterie.rest.resources.offsets import OffsetsResource
@@ -26,7 +26,7 @@ from coterie.rest.resources.server import ServerResource
 from coterie.rest.resources.statuses import StatusesResource
 from coterie.rest.resources.target_states import TargetStatesResource
 from coterie.rest.resources.topics import TopicsResource
-from coterie.rest.routing import EndpointRoutes
+from coterie.rest.routing import AllEndpointsRoute
 from coterie.worker.worker import Worker
 
 
@@ -58,13 +58,13 @@ def create_app(
         PluginsResource(herder).handlers(),
         OffsetsResource(herder).handlers(),
         LoggersResource(herder).handlers(),
-        WorkerRequestsResource(herder).handlers(),
+        InterWorkerResource(herder).handlers(),
         GroupAndWorkersResource(herder).handlers(),
     ]
     operations = {endpoint.operation for endpoint in endpoints}
     served = [{operation: handlers[operation] for operation in handlers.keys() & operations} for handlers in resources]
     return Starlette(
-        routes=[EndpointRoutes(endpoints, served, AccessGate(worker, access))],
+        routes=[AllEndpointsRoute(endpoints, served, AccessGate(worker, access))],
         middleware=[
             Middleware(ResponseHeadersMiddleware, rules=access.cross_origin, added_headers=access.added_headers)
         ],

@@ -53,7 +53,7 @@ class AuditLine:
     operation: Operation
     parameters: dict[str, str]
     """The parameters in the path and the query: ``connector``, ``task``, ``worker``, ``includeTasks``, …"""
-    requested: dict[str, Any] = field(default_factory=dict)
+    requested_values: dict[str, Any] = field(default_factory=dict)
     """The fields of the request's body that contain what the request sets, without secret values."""
 
     @classmethod
@@ -64,22 +64,22 @@ class AuditLine:
         return cls(operation=endpoint.operation, parameters={**request.path_params, **in_query})
 
     async def read_body(self, request: Request) -> None:
-        """Read :attr:`requested`. For the creation of a connector, add the connector's name to :attr:`parameters`: the
-        name is in the body, and not in the path as for other operations."""
+        """Read :attr:`requested_values`. For the creation of a connector, add the connector's name to
+        :attr:`parameters`: the name is in the body, and not in the path as for other operations."""
         fields = _FIELDS_BY_OPERATION.get(self.operation)
         if fields is None:
             return
-        body = await bodies.parse_body(_parse_masked_json, await bodies.read_body(request))
-        self.requested = {name: body[name] for name in fields if name in body}
+        body = await bodies.parse_on_thread_if_large(_parse_json_and_mask_secrets, await bodies.read_body(request))
+        self.requested_values = {name: body[name] for name in fields if name in body}
         if self.operation is Operation.CREATE_CONNECTOR and isinstance(name := body.get("name"), str):
             self.parameters["connector"] = name
 
-    def write(self, request: Request, response: Response) -> None:
+    def write_unless_already_written(self, request: Request, response: Response) -> None:
         """Write the audit line of ``request``, to which ``response`` is sent. Writes no line if ``response`` is that of
         another worker, to which this worker has forwarded the request, and that worker has written the line. In both
         cases, note in the request's context that the line exists."""
         context = context_of(request)
-        context.is_audited = True
+        context.has_audit_line = True
         if AUDITED_HEADER in response.headers:
             return
         caller = context.caller
@@ -89,52 +89,52 @@ class AuditLine:
             "operation": self.operation.value,
             **self.parameters,
         }
-        body = _parse_masked_json(bytes(response.body))
+        body = _parse_json_and_mask_secrets(bytes(response.body))
         if context.replaced_config is not None:
             line["before"] = masked_config(context.replaced_config)
         if response.status_code < 400:
-            line |= self._after_field(body)
+            line |= self._new_values_field(body)
         line["status"] = response.status_code
         if response.status_code >= 400:
             # Only the first line: the further lines of an invalid config quote its values.
             line["message"] = str(body.get("message", "")).partition("\n")[0]
         logger.info("%s", json.dumps(line, ensure_ascii=False))
 
-    def _after_field(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _new_values_field(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The field ``after`` of the line of a request that was performed; empty when the line has none."""
         if self.operation in _CONFIG_OPERATIONS and "config" in response_body:
             config = response_body["config"]  # Of another form than a config if another program leads the group.
-            return {"after": {**config, **self.requested} if isinstance(config, dict) else config}
+            return {"after": {**config, **self.requested_values} if isinstance(config, dict) else config}
         if self.operation is Operation.RESET_OFFSETS:
             return {"after": None}
-        if self.operation in _CONFIG_OPERATIONS or not self.requested:
+        if self.operation in _CONFIG_OPERATIONS or not self.requested_values:
             return {}
-        return {"after": self.requested}
+        return {"after": self.requested_values}
 
 
 def set_or_remove_audited_header(request: Request, response: Response) -> Response:
     """Return ``response``: with :data:`AUDITED_HEADER` if another worker has forwarded ``request`` and the audit log
     contains the line of the request, otherwise without this header. Every response must pass this function: ``access``
     calls it for the responses of handlers, ``app`` for those to exceptions."""
-    if context_of(request).is_audited and FORWARD_PARAMETER in request.query_params:
+    if context_of(request).has_audit_line and FORWARD_PARAMETER in request.query_params:
         response.headers[AUDITED_HEADER] = "true"
     else:
         del response.headers[AUDITED_HEADER]
     return response
 
 
-def keep_replaced_config(request: Request, answer: Answer) -> None:
+def keep_replaced_config_for_audit(request: Request, answer: Answer) -> None:
     """Keep the config that the write of ``request`` has replaced, for the audit line. The herder's ``answer`` contains
     the config if the write has changed or deleted a connector; for every other answer, nothing is kept."""
     if isinstance(answer, WrittenConnector | DeletedConnector):
         context_of(request).replaced_config = answer.replaced_config
 
 
-def _parse_masked_json(body: bytes) -> Mapping[str, Any]:
+def _parse_json_and_mask_secrets(body: bytes) -> Mapping[str, Any]:
     """The JSON object in ``body``, with :data:`.MASK` in place of each secret string value, at every depth; empty if
     ``body`` is not JSON or not an object."""
     try:
-        document = json.loads(body, object_hook=_mask_fields, parse_int=_int_or_text)
+        document = json.loads(body, object_hook=_with_masked_secrets, parse_int=_int_or_text)
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
@@ -148,6 +148,6 @@ def _int_or_text(text: str) -> int | str:
         return text
 
 
-def _mask_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_masked_secrets(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The ``fields`` of one JSON object with :data:`.MASK` in place of each secret string value."""
     return {**fields, **masked_config({key: value for key, value in fields.items() if isinstance(value, str)})}

@@ -79,7 +79,7 @@ async def read_body(request: Request) -> bytes:
     return context.body
 
 
-async def parse_body(parse: Callable[[bytes], BodyT], body: bytes) -> BodyT:
+async def parse_on_thread_if_large(parse: Callable[[bytes], BodyT], body: bytes) -> BodyT:
     """The result of ``parse(body)``, for a function that parses JSON. A body that is longer than
     :data:`PARSED_ON_LOOP_MAX_BYTES` is parsed on a thread, one such body after the other, so that the event loop keeps
     about half of the processor time: it sends the worker's heartbeats."""
@@ -146,7 +146,7 @@ def parse_config_patch(body: bytes, name: str) -> Mapping[str, str | None]:
     if "name" in patch and patch["name"] is None:
         message = 'Missing required configuration "name" which has no default value.'
         raise BadRequestError(invalid_config_message({"name": [message]}))
-    _check_connector_name(patch, name)
+    _check_name_matches_url(patch, name)
     return patch
 
 
@@ -176,11 +176,11 @@ def with_connector_name(config: Mapping[str, str], name: str) -> Mapping[str, st
 
     :raises BadRequestError: when the value of ``name`` in ``config`` is another name.
     """
-    _check_connector_name(config, name)
+    _check_name_matches_url(config, name)
     return {**config, "name": name}
 
 
-def _check_connector_name(config: Mapping[str, str | None], name: str) -> None:
+def _check_name_matches_url(config: Mapping[str, str | None], name: str) -> None:
     """Check that the key ``name`` of ``config`` is missing or null, or has the value ``name``, the connector's name in
     the URL.
 

@@ -39,7 +39,7 @@ Sign = Callable[[bytes], Awaitable[Signature | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardedCaller:
+class UnverifiedForwardedCaller:
     """The caller that a forwarded request names, before its signature is verified."""
 
     caller: Caller
@@ -53,8 +53,8 @@ def client_address(request: Request) -> str:
 
 
 def client_certificate_name(request: Request) -> str | None:
-    """The name in the client certificate of the request's connection (:func:`coterie.config.tls.distinguished_name`);
-    None without a certificate."""
+    """The name in the client certificate of the request's connection
+    (:func:`coterie.config.certificate_names.peer_distinguished_name`); None without a certificate."""
     return getattr(request.state, CLIENT_CERTIFICATE_NAME, None)
 
 
@@ -70,7 +70,7 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
     return (user, password) if colon else None
 
 
-async def add_caller_headers(request: httpx.Request, caller: Caller, sign: Sign) -> None:
+async def add_signed_caller_headers(request: httpx.Request, caller: Caller, sign: Sign) -> None:
     """Add the headers that name ``caller``, with their signature by ``sign``, to ``request``, which this worker is
     going to send to another one. Adds no header when ``sign`` returns None."""
     now_ms = str(time.time_ns() // 1_000_000)
@@ -82,7 +82,7 @@ async def add_caller_headers(request: httpx.Request, caller: Caller, sign: Sign)
         request.headers[_ALGORITHM] = signature.algorithm
 
 
-async def parse_forwarded_caller(request: Request) -> ForwardedCaller | None:
+async def parse_unverified_forwarded_caller(request: Request) -> UnverifiedForwardedCaller | None:
     """The caller that the headers of a forwarded request name, with the signature to verify; None when a header is
     missing or invalid, or its time is more than :data:`SIGNATURE_AGE_MAX_MS` from now. Reads the body of the request.
 
@@ -102,7 +102,7 @@ async def parse_forwarded_caller(request: Request) -> ForwardedCaller | None:
     if request.scope["query_string"]:
         path_and_query += b"?" + request.scope["query_string"]
     content = _signed_content(request.method, path_and_query, fields, await bodies.read_body(request))
-    return ForwardedCaller(
+    return UnverifiedForwardedCaller(
         caller=Caller(user=user or None, role=role, address=address),
         signature=Signature(algorithm=algorithm, mac=mac, body=content),
     )

@@ -30,7 +30,7 @@ class CrossOriginRules:
         """Whether pages of ``origin`` may send requests of ``method``."""
         return self.allows_origin(origin) and method in self.allowed_methods
 
-    def response_headers(self, method: str, request_headers: Headers) -> Mapping[str, str]:
+    def cors_response_headers(self, method: str, request_headers: Headers) -> Mapping[str, str]:
         """The headers of the response to a request with the method ``method`` and the headers ``request_headers``, from
         which a browser reads what a page of another origin may do; none when no origin is allowed."""
         if not self.allowed_origins:
@@ -62,7 +62,7 @@ class ResponseHeadersMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(self._rules.response_headers(scope["method"], Headers(scope=scope)))
+                headers.update(self._rules.cors_response_headers(scope["method"], Headers(scope=scope)))
                 for name, value, replaces in self._added_headers:
                     if replaces:
                         headers[name] = value

@@ -10,7 +10,7 @@ To add an endpoint:
 2. write its handler in the file of its resource in ``rest/resources/``, and add it to the ``handlers()`` of that
    resource. The handlers of a new resource are added in :func:`coterie.rest.app.create_app`.
 
-:func:`coterie.rest.routing.EndpointRoutes` refuses to start when an operation has no handler, or several.
+:func:`coterie.rest.routing.AllEndpointsRoute` refuses to start when an operation has no handler, or several.
 """
 
 from collections.abc import Mapping, Sequence

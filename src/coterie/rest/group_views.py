@@ -22,7 +22,7 @@ def group_json(view: GroupView, member_views: Sequence[Mapping[str, object] | No
         "generation": view.generation,
         "leader": None if leader is None else _identity_json(leader),
         "config_offset": view.config_offset,
-        "next_round_ms": view.next_round_ms,
+        "next_round_ms": view.next_round_in_ms,
         "policy": {
             "scheduled.rebalance.max.delay.ms": view.policy.max_delay_ms,
             "rebalance.max.moves.per.round": view.policy.moves_per_round_max,

@@ -10,14 +10,14 @@ from starlette.responses import Response
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.kinds import Request as HerderRequest
 from coterie.herder.requests.reads import ConnectorDescriptions, ConnectorInfo, ConnectorStatus, DescribeConnectors
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
+from coterie.herder.requests.signatures import ContentSignature, SignContent
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import audit, problems
 from coterie.rest.leader import forward_to_worker
-from coterie.rest.writes import ClientWrite, perform_write
+from coterie.rest.writes import ClientWrite, perform_or_forward_write
 from coterie.worker.worker import Worker
 
 CONNECTORS_PER_PIECE = 50
@@ -61,21 +61,21 @@ class HerderClient:
         """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response`` makes it. If
         the herder responds that only the leader or another worker can serve the request, forward ``request`` with
         ``body`` to that worker, and return its response. A client's write waits until its time limit while it cannot be
-        performed (:func:`perform_write`).
+        performed (:func:`perform_or_forward_write`).
 
         :raises ProblemRefusal: when the request was refused, was already forwarded twice, or is a client's write whose
             time limit is over.
         :raises WorldError: when that worker cannot be reached or does not respond; for a client's write, see
-            :func:`perform_write`.
+            :func:`perform_or_forward_write`.
         """
         if isinstance(herder_request, ClientWrite) and not isinstance(herder_request, PutTaskConfigs):
 
-            def to_audited_response(answer: Answer) -> Response:
-                audit.keep_replaced_config(request, answer)
+            def keep_config_and_respond(answer: Answer) -> Response:
+                audit.keep_replaced_config_for_audit(request, answer)
                 return to_response(answer)
 
-            return await perform_write(
-                self.worker, self.http_client, request, body, herder_request, self.sign, to_audited_response
+            return await perform_or_forward_write(
+                self.worker, self.http_client, request, body, herder_request, self.sign, keep_config_and_respond
             )
         answer = await self.worker.ask(herder_request)
         if isinstance(answer, RequestRefused) and answer.problem in (Problem.NOT_LEADER, Problem.NOT_THIS_WORKER):
@@ -85,15 +85,15 @@ class HerderClient:
     async def sign(self, content: bytes) -> Signature | None:
         """The signature of ``content`` with the group's session key; None when this worker has no session key."""
         answer = await self.worker.ask(SignContent(content=content))
-        return answer.signature if isinstance(answer, SignedContent) else None
+        return answer.signature if isinstance(answer, ContentSignature) else None
 
 
 def empty_response_factory(http_status: int) -> Callable[[Answer], Response]:
-    """A function that returns an empty response with ``http_status`` for a :class:`Done`, and raises ProblemRefusal
-    when the herder refused the request."""
+    """A function that returns an empty response with ``http_status`` for a :class:`SuccessWithoutContent`, and raises
+    ProblemRefusal when the herder refused the request."""
 
     def to_response(answer: Answer) -> Response:
-        problems.answer_or_raise(answer, Done)
+        problems.answer_or_raise(answer, SuccessWithoutContent)
         return Response(status_code=http_status)
 
     return to_response

@@ -5,6 +5,7 @@ sends task configs to the leader.
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 import httpx
 from starlette.datastructures import Headers
@@ -17,10 +18,10 @@ from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import SignatureRefusedError
 from coterie.herder.session_keys import SigningKey
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
-from coterie.rest.callers import Sign, add_caller_headers
+from coterie.rest.callers import Sign, add_signed_caller_headers
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.problems import NotLoggedInError, ProblemRefusal
@@ -34,9 +35,14 @@ CONNECT_TIMEOUT_S = 5.0
 
 FORWARD_PARAMETER = "forward"
 """The query parameter that limits how often a request is forwarded; a client's request has none."""
+INCARNATION_HEADER = "X-Coterie-Incarnation"
+"""The header of a request with task configs: the incarnation of the connector that was split, percent-encoded. A leader
+of Kafka Connect ignores it, and its workers do not send it. It is not signed: a changed value can only cause a refusal,
+and without it the task configs are accepted as those of a worker of Kafka Connect."""
 FORWARDED_REQUEST_HEADERS = (
     "Authorization",
     "If-Match",
+    INCARNATION_HEADER,
     signatures.SIGNATURE_HEADER,
     signatures.ALGORITHM_HEADER,
 )
@@ -63,7 +69,9 @@ def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> h
     default they trust the certificates that the system trusts. The client ignores proxy settings of the environment;
     the caller closes it."""
     return httpx.AsyncClient(
-        verify=DeferredClientContext.of_system() if contexts is None else DeferredClientContext(lambda: contexts.value),
+        verify=DeferredClientContext.trusting_system_certificates()
+        if contexts is None
+        else DeferredClientContext(lambda: contexts.value),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         # Without a limit: requests that wait long for the other worker must not delay others. That worker has a limit.
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=8),
@@ -82,18 +90,20 @@ class HttpLeaderClient:
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
         """Send ``configs`` to the leader as ``POST /connectors/{connector}/tasks``, signed with ``signing_key`` unless
-        it is None. Returns when the leader has accepted them.
+        it is None. Path and body are Kafka Connect's; the header :data:`INCARNATION_HEADER` is added. Returns when the
+        leader has accepted them.
 
         :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
         :raises WorldError: when the leader cannot be reached or refuses; the message contains the reason.
         """
         url = leader_url.rstrip("/") + encoded_path(("connectors", connector, "tasks"))
         body = json.dumps([dict(config) for config in configs]).encode()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", INCARNATION_HEADER: quote(incarnation, safe="")}
         if signing_key is not None:
             headers |= signatures.signature_headers(signing_key.signature(body))
         try:
@@ -155,14 +165,14 @@ async def forward_to_worker(
         forwarded = http_client.build_request(request.method, url, content=body, headers=sent_headers, timeout=timeout)
         context = context_of(request)
         assert context.caller is not None, "the access of the request was checked"
-        await add_caller_headers(forwarded, context.caller, sign)
+        await add_signed_caller_headers(forwarded, context.caller, sign)
         response = await http_client.send(forwarded)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise RequestNotSentError(_forwarding_error(error)) from error
+        raise RequestNotSentError(_forwarding_error_message(error)) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise WorldError(_forwarding_error(error)) from error
+        raise WorldError(_forwarding_error_message(error)) from error
     except httpx.HTTPError as error:
-        raise ResponseMissingError(_forwarding_error(error)) from error
+        raise ResponseMissingError(_forwarding_error_message(error)) from error
     if response.status_code == 401 and "WWW-Authenticate" not in response.headers:
         # Kafka Connect's workers omit the header, without which no browser asks for a password.
         raise NotLoggedInError(response.text)
@@ -181,7 +191,7 @@ def _select_headers(headers: Headers | httpx.Headers, names: Sequence[str]) -> d
     return {name: ", ".join(values(name)) for name in names if name in headers}
 
 
-def _forwarding_error(error: Exception) -> str:
+def _forwarding_error_message(error: Exception) -> str:
     """Connect's message for a request that could not be forwarded."""
     return f"IO Error trying to forward REST request: {_error_text(error)}"
 

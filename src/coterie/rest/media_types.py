@@ -25,10 +25,7 @@ def check_content_type(request: Request, *, reads_body: bool) -> None:
             return
         if not all(media_type.partition("/")):
             raise BadRequestError(f"HTTP 400 Bad Request: the Content-Type {content_type!r} is not a media type")
-    raise NotJsonError(
-        f"HTTP 415 Unsupported Media Type: the Content-Type of the request is {content_type or 'missing'}. "
-        f"Send JSON with the header Content-Type: {JSON}"
-    )
+    raise NotJsonError("HTTP 415 Unsupported Media Type")
 
 
 def check_accept_header(request: Request, media_type: str) -> None:

@@ -35,7 +35,7 @@ COUNTED_STATES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSnapshot:
+class WorkerMetricsSnapshot:
     """The values of all metrics of a worker at one time."""
 
     group_id: GroupId
@@ -57,7 +57,7 @@ class WorkerSnapshot:
     """The last status of each task in ``worker_view.tasks`` that has one."""
 
 
-def encode_metrics(snapshot: WorkerSnapshot) -> bytes:
+def encode_metrics(snapshot: WorkerMetricsSnapshot) -> bytes:
     """The metrics in Prometheus's text format, version 0.0.4. With thousands of tasks this takes longer than an event
     loop may stall."""
     registry = CollectorRegistry()
@@ -68,14 +68,14 @@ def encode_metrics(snapshot: WorkerSnapshot) -> bytes:
 class _WorkerCollector(Collector):
     """Makes Prometheus's metrics from one snapshot of a worker."""
 
-    def __init__(self, snapshot: WorkerSnapshot) -> None:
+    def __init__(self, snapshot: WorkerMetricsSnapshot) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, each with its samples."""
         yield from self._app_info()
         yield from self._worker_metrics()
-        yield from self._task_counts()
+        yield from self._task_count_metrics()
         yield from self._rebalance_metrics()
         yield from self._connector_metrics()
         yield from self._task_metrics()
@@ -110,7 +110,7 @@ class _WorkerCollector(Collector):
             [((), len(worker.tasks))],
         )
 
-    def _task_counts(self) -> Iterator[Metric]:
+    def _task_count_metrics(self) -> Iterator[Metric]:
         """The number of tasks of each connector on this worker, and of those in each state."""
         tasks = [view.task for view in self._snapshot.worker_view.tasks]
         totals = Counter(task.connector for task in tasks)
@@ -149,7 +149,7 @@ class _WorkerCollector(Collector):
         yield self._gauge(
             f"{prefix}_epoch", "The generation of the worker's last assignment", [((), worker.generation)]
         )
-        is_rebalancing = not worker.settled or worker.state is not MemberState.STABLE
+        is_rebalancing = not worker.has_current_assignment or worker.state is not MemberState.STABLE
         yield self._gauge(
             f"{prefix}_rebalancing", "1 while the worker rebalances or is not a member, else 0", [((), is_rebalancing)]
         )

@@ -194,7 +194,7 @@ class ConfigValue(BaseModel):
 class ConfigInfo(BaseModel):
     """A config key with its value."""
 
-    definition: ConfigKey
+    definition: ConfigKey | None
     value: ConfigValue
 
 

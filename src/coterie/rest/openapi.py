@@ -25,7 +25,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     for endpoint in endpoints:
         if endpoint.role is not Role.WORKER:
             path = endpoint.path.replace(":path}", "}")
-            paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+            paths.setdefault(path, {})[endpoint.method.lower()] = _operation_object(endpoint, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -43,21 +43,23 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation_object(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     """OpenAPI's description of ``endpoint``, an operation; the schemas that it refers to are added to ``schemas``."""
     operation: dict[str, Any] = {
         "operationId": endpoint.operation.value,
         "tags": [endpoint.path.split("/")[1] or "worker"],
         "description": f"Role: {endpoint.role}. Answered by: {endpoint.answered_by.replace('_', ' ')}.",
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint, schemas)],
-        "responses": {str(status): _response(endpoint, status, schemas) for status in endpoint.success_statuses},
+        "responses": {str(status): _response_object(endpoint, status, schemas) for status in endpoint.success_statuses},
     }
     operation["responses"]["default"] = {
         "description": "The request was refused. A request without a log-in gets a text.",
-        "content": {JSON: {"schema": {"anyOf": [_schema(models.Error, schemas), {"type": "string"}]}}},
+        "content": {
+            JSON: {"schema": {"anyOf": [_make_schema_and_add_models(models.Error, schemas), {"type": "string"}]}}
+        },
     }
     if endpoint.request_body_type is not None:
-        content = {JSON: {"schema": _schema(endpoint.request_body_type, schemas)}}
+        content = {JSON: {"schema": _make_schema_and_add_models(endpoint.request_body_type, schemas)}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -79,23 +81,25 @@ def _query_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> list[dict[
     """OpenAPI's description of each parameter in the query of ``endpoint``; the schemas that these refer to are added
     to ``schemas``."""
     return [
-        {"name": name, "in": "query", "required": False, "schema": _schema(type_, schemas)}
+        {"name": name, "in": "query", "required": False, "schema": _make_schema_and_add_models(type_, schemas)}
         for name, type_ in endpoint.type_by_query_parameter.items()
     ]
 
 
-def _response(endpoint: Endpoint, status: int, schemas: dict[str, Any]) -> dict[str, Any]:
+def _response_object(endpoint: Endpoint, status: int, schemas: dict[str, Any]) -> dict[str, Any]:
     """OpenAPI's description of the response of ``endpoint`` to a success with ``status``; the schemas that it refers to
     are added to ``schemas``."""
     if endpoint.response_body_type is None or status == 204:
         return {"description": "Success"}
     return {
         "description": "Success",
-        "content": {endpoint.response_media_type: {"schema": _schema(endpoint.response_body_type, schemas)}},
+        "content": {
+            endpoint.response_media_type: {"schema": _make_schema_and_add_models(endpoint.response_body_type, schemas)}
+        },
     }
 
 
-def _schema(type_: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+def _make_schema_and_add_models(type_: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """The JSON schema of a type; the schemas of the models in it are added to ``schemas``."""
     schema = TypeAdapter(type_).json_schema(by_alias=True, ref_template=_REF_TEMPLATE)
     schemas.update(schema.pop("$defs", {}))

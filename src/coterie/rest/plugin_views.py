@@ -32,7 +32,11 @@ def config_infos_json(infos: ConfigInfos) -> Json:
         "error_count": infos.error_count,
         "groups": list(infos.groups),
         "configs": [
-            {"definition": _config_key_json(info.key), "value": _config_value_json(info)} for info in infos.configs
+            {
+                "definition": None if info.key is None else _config_key_json(info.key),
+                "value": _config_value_json(info),
+            }
+            for info in infos.configs
         ],
     }
 
@@ -57,9 +61,9 @@ def _config_key_json(key: ConfigKey) -> Json:
 
 def _config_value_json(info: ConfigInfo) -> Json:
     return {
-        "name": info.key.name,
+        "name": info.name,
         "value": info.value,
-        "recommended_values": list(info.key.recommended_values),
+        "recommended_values": [] if info.key is None else list(info.key.recommended_values),
         "errors": list(info.errors),
         "visible": info.is_visible,
     }

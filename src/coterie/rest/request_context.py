@@ -30,7 +30,7 @@ class RequestContext:
     """Written by `access`; None before the caller is known, and for ``GET /health`` if it needs no log-in."""
     body: bytes | None = None
     """Written by `bodies`; None before the whole body was received."""
-    is_audited: bool = False
+    has_audit_line: bool = False
     """Written by `audit`: whether the audit log, of this worker or of another one, has the line of the request."""
     replaced_config: Mapping[str, str] | None = None
     """Written by `audit`: the config that the request has replaced; None if it has replaced none."""

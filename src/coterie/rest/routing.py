@@ -30,7 +30,7 @@ class _ServedEndpoint:
     handler: Handler
 
 
-class EndpointRoutes(BaseRoute):
+class AllEndpointsRoute(BaseRoute):
     """The only route of the application: it matches every request, and finds the endpoint itself.
 
     Starlette's own routes match the decoded path, in which ``src1%2Fstatus`` and ``src1/status`` are the same.
@@ -62,7 +62,7 @@ class EndpointRoutes(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the request to its handler, and its response to the client."""
         request = Request(scope, receive, send)
-        response = await self._response(request)
+        response = await self._find_endpoint_and_serve(request)
         await response(scope, receive, send)
 
     def url_path_for(self, name: str, /, **path_params: object) -> NoReturn:
@@ -72,7 +72,7 @@ class EndpointRoutes(BaseRoute):
         """
         raise NoMatchFound(name, path_params)
 
-    async def _response(self, request: Request) -> Response:
+    async def _find_endpoint_and_serve(self, request: Request) -> Response:
         """The response of the endpoint whose path matches the path of ``request``.
 
         :raises HTTPException: with status 404 for an unknown path, 405 for a method that the path does not have, and
@@ -84,10 +84,10 @@ class EndpointRoutes(BaseRoute):
         for template, endpoints in self._endpoints_by_path.items():
             if (path_params := template.match(segments)) is not None:
                 request.scope["path_params"] = path_params
-                return await self._dispatch(request, endpoints)
+                return await self._dispatch_by_method(request, endpoints)
         raise HTTPException(404)
 
-    async def _dispatch(self, request: Request, endpoints: Mapping[str, _ServedEndpoint]) -> Response:
+    async def _dispatch_by_method(self, request: Request, endpoints: Mapping[str, _ServedEndpoint]) -> Response:
         """The response of the endpoint of the request's method; HEAD is served by the endpoint of GET. ``endpoints``:
         those of the request's path, by method.
 
@@ -102,7 +102,7 @@ class EndpointRoutes(BaseRoute):
         served = endpoints.get("GET" if request.method == "HEAD" else request.method)
         if served is None:
             raise HTTPException(405, headers={"Allow": ",".join(allowed)})
-        return await self._gate.serve(request, served.endpoint, served.handler)
+        return await self._gate.check_access_and_serve(request, served.endpoint, served.handler)
 
 
 def _allowed_methods(endpoints: Mapping[str, _ServedEndpoint]) -> list[str]:

@@ -18,9 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from coterie.config.certificate_names import peer_distinguished_name
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls, format_host_for_url
-from coterie.config.tls import distinguished_name, server_context
+from coterie.config.tls import server_context
 from coterie.nouns.errors import WorldError
 from coterie.rest.problems import RETRY_LATER, error_json_response
 
@@ -78,14 +79,14 @@ def open_listeners(listeners: Sequence[RestListener], tls: RestTls) -> Iterator[
         # Separate for each listener: each watches the files while it is served.
         yield [
             BoundListener(
-                socket=stack.enter_context(open_listener(host, port)),
-                tls=_read_certificates(tls) if scheme is RestScheme.HTTPS else None,
+                socket=stack.enter_context(open_listening_socket(host, port)),
+                tls=_make_reloaded_tls_context(tls) if scheme is RestScheme.HTTPS else None,
             )
             for scheme, host, port in listeners
         ]
 
 
-def open_listener(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens at ``host`` and ``port``. Port 0 is replaced by a free port; an empty ``host`` means all
     IPv4 addresses of this machine.
 
@@ -110,7 +111,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         raise WorldError(f"Cannot listen at {address}: {error.strerror or error}") from error
 
 
-def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
+def _make_reloaded_tls_context(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
     """The TLS context of an https listener, read from the files of ``tls``. :meth:`ReloadedFiles.run` reads the files
     again when they change.
 
@@ -122,7 +123,7 @@ def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
     certificate, key = Path(files.certificate_location), Path(files.key_location)
     client_ca = Path(files.ca_location) if files.ca_location and tls.client_auth is not ClientAuth.NONE else None
 
-    def read() -> ssl.SSLContext:
+    def make_tls_context() -> ssl.SSLContext:
         return server_context(
             certificate,
             key,
@@ -132,7 +133,7 @@ def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
         )
 
     paths = [certificate, key] if client_ca is None else [certificate, key, client_ca]
-    return ReloadedFiles("certificates of the REST API", paths, read)
+    return ReloadedFiles("certificates of the REST API", paths, make_tls_context)
 
 
 class RequestIntake:
@@ -175,7 +176,7 @@ async def serve_while_work_runs(
     ``work`` may close ``intake`` before.
 
     Changes of ``reloaded_files`` are noticed meanwhile. New connections use the newest valid certificates. The state of
-    each request contains the name in the client's certificate (:func:`.distinguished_name`) as
+    each request contains the name in the client's certificate (:func:`.peer_distinguished_name`) as
     :data:`CLIENT_CERTIFICATE_NAME`, if the client sent a certificate.
 
     :raises ExceptionGroup: contains the exception of ``work``.
@@ -242,7 +243,7 @@ class _RequestLimiter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._running >= REQUESTS_MAX:
-            self._log_refusal()
+            self._count_and_log_refusals()
             message = f"This listener handles {REQUESTS_MAX} requests, the maximum; send the request again later"
             await error_json_response(503, message, RETRY_LATER)(scope, receive, send)
             return
@@ -252,7 +253,7 @@ class _RequestLimiter:
         finally:
             self._running -= 1
 
-    def _log_refusal(self) -> None:
+    def _count_and_log_refusals(self) -> None:
         self._unlogged_refusals += 1
         now_s = asyncio.get_running_loop().time()
         if self._logged_at_s is not None and now_s - self._logged_at_s < REFUSALS_LOG_INTERVAL_S:
@@ -287,11 +288,11 @@ class _RestConnectionProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._update_client_wait)
-        name = distinguished_name(transport.get_extra_info("peercert"))
+        self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._update_wait_and_time_limit)
+        name = peer_distinguished_name(transport.get_extra_info("ssl_object"))
         if name is not None:
             self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
-        self._update_client_wait()
+        self._update_wait_and_time_limit()
         if len(self.connections) > CONNECTIONS_MAX:
             self._abort_longest_waiting()
 
@@ -301,18 +302,18 @@ class _RestConnectionProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._update_client_wait()
+        self._update_wait_and_time_limit()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()  # Begins the next request, if the client has sent it already.
-        self._update_client_wait()
+        self._update_wait_and_time_limit()
 
     def _should_upgrade(self) -> bool:
         """False for each request: the connection stays HTTP/1.1. uvicorn's own method returns this too, but logs two
         warnings for each offer of HTTP/2, which Java's HTTP client sends with its requests."""
         return False
 
-    def _update_client_wait(self) -> None:
+    def _update_wait_and_time_limit(self) -> None:
         """Note whether the connection waits for its client, and start the time limit if it does. A connection that is
         being closed waits for its client to read the rest of a response. No time limit runs while this worker has
         paused reading: the client cannot send then."""
@@ -327,12 +328,13 @@ class _RestConnectionProtocol(H11Protocol):
 
     def _start_time_limit(self) -> None:
         """Start the time limit for the client to send more of a request or to read more of a response: after
-        :data:`CLIENT_TIMEOUT_S`, call :meth:`_on_time_limit`, unless :meth:`_update_client_wait` cancels the timer
-        before, for example because the client has sent something. Note how much of the responses is unsent now."""
+        :data:`CLIENT_TIMEOUT_S`, call :meth:`_close_unless_client_progressed`, unless
+        :meth:`_update_wait_and_time_limit` cancels the timer before, for example because the client has sent something.
+        Note how much of the responses is unsent now."""
         self._unsent_size_bytes = self.transport.get_write_buffer_size()
-        self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._on_time_limit)
+        self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._close_unless_client_progressed)
 
-    def _on_time_limit(self) -> None:
+    def _close_unless_client_progressed(self) -> None:
         """Close the connection if no part of a response is unsent. Otherwise start the time limit again if the client
         has read a part of the response since the limit was started, and else abort the connection: ``close`` of a
         transport waits until everything is sent."""

@@ -94,9 +94,9 @@ def worker_json(
 
     ``version`` is Coterie's; ``boot_id`` is the random id of the process start; ``missing_jars`` is
     :meth:`Worker.missing_jars`; ``longest_stall_ms`` is the longest stall of the event loop so far, in ms; ``now_ms``
-    is the present time on the clock of ``view.deferred_until_ms``.
+    is the present time on the clock of ``view.rebalance_delay_ends_ms``.
     """
-    deferred_until_ms = view.deferred_until_ms
+    rebalance_delay_ends_ms = view.rebalance_delay_ends_ms
     return {
         "worker_id": view.worker_id,
         "name": view.name,
@@ -111,12 +111,12 @@ def worker_json(
             "state": view.state.value,
             "protocol": view.protocol,
             "generation": view.generation,
-            "settled": view.settled,
+            "settled": view.has_current_assignment,
             "leader": view.leader,
             "leader_url": view.leader_url,
-            "is_leader": view.settled and view.leader == view.member_id,
+            "is_leader": view.has_current_assignment and view.leader == view.member_id,
             "config_offset": view.config_offset,
-            "delay_left_ms": 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0),
+            "delay_left_ms": 0 if rebalance_delay_ends_ms is None else max(rebalance_delay_ends_ms - now_ms, 0),
         },
         "assigned": jobs_json(view.assigned),
         "tasks": [_task_view_json(task) for task in view.tasks],

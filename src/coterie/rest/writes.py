@@ -42,6 +42,7 @@ from coterie.herder.requests.orders import RestartConnectorTask, SetGroupLoggerL
 from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.topics import ResetActiveTopics
 from coterie.herder.requests.writes import Write, WriteAttempt
+from coterie.herder.restart_policy import doubled_delay_ms
 from coterie.rest.callers import Sign
 from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, ResponseMissingError, forward_to_worker
 from coterie.rest.problems import STATUS_BY_PROBLEM
@@ -50,8 +51,12 @@ from coterie.worker.worker import Worker
 ClientWrite: TypeAlias = Write | RestartConnectorTask | ResetActiveTopics | SetGroupLoggerLevel
 """A request of a client that changes something, and waits until it can be performed."""
 
-RETRY_PAUSE_S = 0.25
-"""The time between two attempts to perform a write, in seconds."""
+RETRY_PAUSE_MS = 250
+"""The time between two attempts to perform a write, in milliseconds."""
+UNASSIGNED_PAUSE_MAX_MS = 4_000
+"""The longest time between two attempts to restart a task that no worker has: from :data:`RETRY_PAUSE_MS` on, the time
+doubles with each attempt. Such a task may wait for minutes, and in a connect group each attempt asks the coordinator
+for the description of the group."""
 RESPONSE_MARGIN_S = 5.0
 """How much longer than the time that is left for a write a worker waits for the leader's response, in seconds: the
 leader has the same time limit, and its refusal then contains what it was waiting for."""
@@ -61,7 +66,7 @@ Most writes to the config log wait in the herder itself."""
 _REQUEST_ID, _TIME_LEFT, _REPEATED = "X-Coterie-Request-Id", "X-Coterie-Time-Left", "X-Coterie-Repeated"
 
 
-async def perform_write(
+async def perform_or_forward_write(
     worker: Worker,
     http_client: httpx.AsyncClient,
     request: Request,
@@ -81,10 +86,12 @@ async def perform_write(
     """
     attempt = _first_attempt(request, worker.settings.request_timeout_ms)
     sent_since_ms = 0
+    unassigned_attempts = 0
     ends_s = asyncio.get_running_loop().time() + attempt.time_left_ms / 1000
     while True:
         answer = await worker.ask(write, attempt)
         last_response: Response | None = None
+        pause_ms = RETRY_PAUSE_MS
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER | Problem.NOT_THIS_WORKER):
                 sent_since_ms = sent_since_ms or time.time_ns() // 1_000_000
@@ -107,21 +114,24 @@ async def perform_write(
                     if not isinstance(write, Write):
                         raise
                     attempt, failure = replace(attempt, is_repeat=True), str(error)
-                last_answer: Answer = _sending_refusal(answer, failure, sent_since_ms)
+                last_answer: Answer = _timeout_refusal_of_sending(answer, failure, sent_since_ms)
             case RequestRefused(problem=problem) if problem in _PASSING_PROBLEMS:
                 last_answer = answer
+                if problem is Problem.UNASSIGNED:
+                    pause_ms = doubled_delay_ms(RETRY_PAUSE_MS, unassigned_attempts, UNASSIGNED_PAUSE_MAX_MS)
+                    unassigned_attempts += 1
             case _:
                 return to_response(_answer_or_outcome_unknown(answer, attempt))
-        time_left_s = ends_s - asyncio.get_running_loop().time() - RETRY_PAUSE_S
+        time_left_s = ends_s - asyncio.get_running_loop().time() - pause_ms / 1000
         if time_left_s <= 0:
             if last_response is not None and not attempt.is_repeat:
                 return last_response
             return to_response(_answer_or_outcome_unknown(last_answer, attempt))
-        await asyncio.sleep(RETRY_PAUSE_S)
+        await asyncio.sleep(pause_ms / 1000)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 
 
-def _sending_refusal(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
+def _timeout_refusal_of_sending(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
     """The refusal of a write that the worker to which ``redirection`` refers has not performed within the write's time
     limit. ``failure``: why the last attempt has failed. ``began_at_ms``: when the first attempt began, in milliseconds
     since the Unix epoch."""

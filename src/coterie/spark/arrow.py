@@ -32,23 +32,23 @@ def read_arrow_batches(
     ``is_small``: whether all rows fit into the driver's memory; they are then collected at once.
     ``has_bounded_partitions``: whether two Spark partitions fit into the driver's memory; the driver then holds the
     rows of two Spark partitions at a time: the partition that the caller reads, and the next partition, which Spark
-    computes meanwhile. Otherwise Spark stores the rows on disk (:func:`stored_arrow_partitions`), and the driver holds
-    some record batches.
+    computes meanwhile. Otherwise Spark stores the rows on disk (:func:`store_and_yield_arrow_partitions`), and the
+    driver holds some record batches.
 
     :raises PySparkException, Py4JError: when Spark cannot compute the rows.
-    :raises UnreachableError: as :func:`stored_arrow_partitions`.
+    :raises UnreachableError: as :func:`store_and_yield_arrow_partitions`.
     """
     if is_small:
-        with _interpreted_expressions(rows.sparkSession):
+        with _without_code_generation(rows.sparkSession):
             table = rows.toArrow()
         yield from table.to_batches(ARROW_BATCH_ROWS_MAX)
         return
     schema = to_arrow_schema(rows.schema, timezone="UTC")
     if not has_bounded_partitions:
-        with closing(stored_arrow_partitions(rows)) as partitions:
+        with closing(store_and_yield_arrow_partitions(rows)) as partitions:
             for partition in partitions:
                 # Closed before `partitions`: Java must no longer use the partition when its block is released.
-                with closing(_read_elements(rows.sparkSession, partition)) as messages:
+                with closing(_read_byte_arrays_from_java(rows.sparkSession, partition)) as messages:
                     for message in messages:
                         yield pa.ipc.read_record_batch(message, schema)
         return
@@ -60,7 +60,7 @@ def read_arrow_batches(
         yield pa.ipc.read_record_batch(message, schema)
 
 
-def stored_arrow_partitions(rows: DataFrame) -> Generator[Any, None, None]:
+def store_and_yield_arrow_partitions(rows: DataFrame) -> Generator[Any, None, None]:
     """Evaluate all ``rows`` once, store them on the disks of Spark's executors, and yield for each Spark partition, in
     order, a Scala iterator of its Arrow record batches: byte arrays, each of at most
     :data:`STORED_ARROW_BATCH_ROWS_MAX` rows. An iterator reads one record batch after the other from disk, and must no
@@ -98,11 +98,11 @@ def stored_arrow_partitions(rows: DataFrame) -> Generator[Any, None, None]:
         arrow_rdd.unpersist(False)
 
 
-def internal_rows(rows: DataFrame, record_batches: Any) -> Generator[Any, None, None]:
+def arrow_batches_to_internal_rows(rows: DataFrame, record_batches: Any) -> Generator[Any, None, None]:
     """Yield, for each record batch of ``record_batches``, the rows of the record batch as a Scala iterator of rows in
-    Spark's internal form. ``record_batches`` is one of the iterators that :func:`stored_arrow_partitions` yields for
-    ``rows``. A yielded iterator must no longer be used when the next one is requested: the memory of its record batch,
-    outside the heap of the JVM, is then free. The caller must close the generator."""
+    Spark's internal form. ``record_batches`` is one of the iterators that :func:`store_and_yield_arrow_partitions`
+    yields for ``rows``. A yielded iterator must no longer be used when the next one is requested: the memory of its
+    record batch, outside the heap of the JVM, is then free. The caller must close the generator."""
     java: Any = rows.sparkSession._jvm
     converters = getattr(getattr(java.org.apache.spark.sql.execution.arrow, "ArrowConverters$"), "MODULE$")
     schema = rows._jdf.schema()
@@ -126,7 +126,7 @@ def _arrow_rdd(rows: DataFrame, batch_rows_max: int) -> Any:
     return rows._jdf.toArrowBatchRdd(batch_rows_max, "UTC", True, False)
 
 
-def _read_elements(session: SparkSession, elements: Any) -> Generator[bytes, None, None]:
+def _read_byte_arrays_from_java(session: SparkSession, elements: Any) -> Generator[bytes, None, None]:
     """Read the elements of a Scala iterator of byte arrays, while Java sends them. When this generator ends or is
     closed, Java no longer uses the iterator.
 
@@ -149,7 +149,7 @@ def _read_elements(session: SparkSession, elements: Any) -> Generator[bytes, Non
 
 
 @contextmanager
-def _interpreted_expressions(session: SparkSession) -> Iterator[None]:
+def _without_code_generation(session: SparkSession) -> Iterator[None]:
     """Context manager: Spark interprets the projections and conditions that it evaluates for actions of the block.
 
     Otherwise it generates and formats the Java code of each projection again for each Spark partition, before it finds

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 
 
-def merge_spark_partitions(rows: DataFrame, *, source_partition_count: int) -> DataFrame:
+def coalesce_to_default_parallelism(rows: DataFrame, *, source_partition_count: int) -> DataFrame:
     """Return ``rows``, the rows of a small batch, with at most ``spark.default.parallelism`` Spark partitions (by
     default one for each core). If the task has at most as many source partitions, return ``rows`` unchanged: the plan
     that merges Spark partitions would cost more than it saves. ``source_partition_count``: the number of source

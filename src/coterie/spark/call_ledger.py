@@ -5,14 +5,15 @@ reads no clock.
 |---|---|---|
 | ``WaitingCall`` | waits until fewer calls of its queue run | Running, or removed: it was ended while it waited |
 | ``RunningCall`` | a thread runs the call | Lost, or removed: the call has returned |
-| ``LostCall`` | has exceeded its time limit, and its thread has not ended | removed: the call has returned late |
+| ``TimedOutCall`` | has exceeded its time limit, and its thread has not ended | removed: the call has returned late |
 
 A plug-in may block without end, and Python cannot end a thread. So two limits are independent: how many calls of a
 queue run at once, and how long a call may take. A call counts as running for :data:`COUNTED_AS_RUNNING_MAX_S` only.
-This time is halved for each ``concurrent_max`` calls of the queue that have exceeded it and have not returned, down to
+This time is halved for each ``concurrent_calls_max`` calls of the queue that have exceeded it and have not returned,
+down to
 :data:`COUNTED_AS_RUNNING_MIN_S`. So ``n`` calls that hang delay the other calls of their queue by less than ``2 *
-COUNTED_AS_RUNNING_MAX_S + COUNTED_AS_RUNNING_MIN_S * n / concurrent_max``: 40 starts that hang delay the next one by
-2.5 s. While many calls are slow and none hangs, the limit becomes one of the rate at which calls start.
+COUNTED_AS_RUNNING_MAX_S + COUNTED_AS_RUNNING_MIN_S * n / concurrent_calls_max``: 40 starts that hang delay the next one
+by 2.5 s. While many calls are slow and none hangs, the limit becomes one of the rate at which calls start.
 """
 
 from collections import Counter
@@ -31,12 +32,12 @@ CallId = NewType("CallId", int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallQueue:
+class CallQueueSpec:
     """The calls of one kind, of which a limited number runs at once. They start in the order in which they were
     added."""
 
     name: str
-    concurrent_max: int
+    concurrent_calls_max: int
     """Maximum number of calls that run at once, not counting those that have run for long
     (:func:`time_counted_as_running_s`)."""
 
@@ -58,7 +59,7 @@ class CallStage:
 class WaitingCall:
     """State of a call that waits until fewer calls of its queue run."""
 
-    queue: CallQueue
+    queue: CallQueueSpec
     deadline_s: float | None
     """The monotonic second at which the time limit of the whole call is over; None means without limit."""
 
@@ -67,7 +68,7 @@ class WaitingCall:
 class RunningCall:
     """State of a call that a thread runs, and whose time limit is not over."""
 
-    queue: CallQueue
+    queue: CallQueueSpec
     counts_as_running_until_s: float
     """The monotonic second until which the call counts as one of the running calls of its queue."""
     deadline_s: float | None
@@ -77,21 +78,21 @@ class RunningCall:
     has its own time limits."""
 
     @property
-    def becomes_lost_at_s(self) -> float | None:
+    def earliest_deadline_s(self) -> float | None:
         """The monotonic second from which the call is lost; None while it has no time limit."""
         limits = (self.deadline_s, self.open_stages[-1].deadline_s if self.open_stages else None)
         return min((limit for limit in limits if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostCall:
+class TimedOutCall:
     """State of a call that has exceeded its time limit, and whose thread has not ended: its caller gets an error, and
     its result will not be used."""
 
-    queue: CallQueue
+    queue: CallQueueSpec
 
 
-CallState: TypeAlias = WaitingCall | RunningCall | LostCall
+CallState: TypeAlias = WaitingCall | RunningCall | TimedOutCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +106,11 @@ class ExpiredCall:
     """Whether the time limit of the stage is over. Otherwise that of the whole call is over."""
 
 
-def time_counted_as_running_s(queue: CallQueue, *, hanging_count: int) -> float:
+def time_counted_as_running_s(queue: CallQueueSpec, *, hanging_count: int) -> float:
     """How long after its start a call counts as one of the running calls of ``queue``, in seconds, when
     ``hanging_count`` calls of the queue have not returned in that time."""
     return max(
-        COUNTED_AS_RUNNING_MAX_S / 2.0 ** min(hanging_count // queue.concurrent_max, 64), COUNTED_AS_RUNNING_MIN_S
+        COUNTED_AS_RUNNING_MAX_S / 2.0 ** min(hanging_count // queue.concurrent_calls_max, 64), COUNTED_AS_RUNNING_MIN_S
     )
 
 
@@ -124,9 +125,9 @@ class CallLedger:
     @property
     def lost_thread_count(self) -> int:
         """Number of lost calls: the number of threads that hang in a plug-in."""
-        return sum(isinstance(state, LostCall) for state in self._states.values())
+        return sum(isinstance(state, TimedOutCall) for state in self._states.values())
 
-    def add(self, queue: CallQueue, *, ends_at_s: float | None = None) -> CallId:
+    def add(self, queue: CallQueueSpec, *, ends_at_s: float | None = None) -> CallId:
         """Add a waiting call, and return its id. ``ends_at_s``: the monotonic second at which the time limit of the
         whole call is over; None means without limit."""
         call_id = CallId(self._calls_added)
@@ -139,12 +140,12 @@ class CallLedger:
         must start a thread for each."""
         running_by_queue = Counter(call.queue for call in self._calls_counted_as_running(now_s))
         started_by_queue = Counter(
-            call.queue for call in self._states.values() if isinstance(call, RunningCall | LostCall)
+            call.queue for call in self._states.values() if isinstance(call, RunningCall | TimedOutCall)
         )
         hanging_by_queue = started_by_queue - running_by_queue
         started: list[CallId] = []
         for call_id, state in list(self._states.items()):
-            if isinstance(state, WaitingCall) and running_by_queue[state.queue] < state.queue.concurrent_max:
+            if isinstance(state, WaitingCall) and running_by_queue[state.queue] < state.queue.concurrent_calls_max:
                 running_by_queue[state.queue] += 1
                 self._states[call_id] = RunningCall(
                     queue=state.queue,
@@ -198,8 +199,8 @@ class CallLedger:
                 case WaitingCall() if state.deadline_s is not None and now_s >= state.deadline_s:
                     del self._states[call_id]
                     expired.append(ExpiredCall(call_id=call_id, stage=None, has_stage_expired=False))
-                case RunningCall() if state.becomes_lost_at_s is not None and now_s >= state.becomes_lost_at_s:
-                    self._states[call_id] = LostCall(queue=state.queue)
+                case RunningCall() if state.earliest_deadline_s is not None and now_s >= state.earliest_deadline_s:
+                    self._states[call_id] = TimedOutCall(queue=state.queue)
                     stage = state.open_stages[-1] if state.open_stages else None
                     stage_ends_at_s = None if stage is None else stage.deadline_s
                     has_stage_expired = stage_ends_at_s is not None and now_s >= stage_ends_at_s
@@ -208,10 +209,10 @@ class CallLedger:
                     pass
         return expired
 
-    def remove_call(self, call_id: CallId) -> bool:
+    def remove_and_check_in_time(self, call_id: CallId) -> bool:
         """Remove a call that has returned or will never run. Returns whether its result counts: False for a lost
         call."""
-        return not isinstance(self._states.pop(call_id), LostCall)
+        return not isinstance(self._states.pop(call_id), TimedOutCall)
 
     def remove_waiting_calls(self) -> list[CallId]:
         """Remove all waiting calls, which are never run then, and return their ids."""
@@ -230,9 +231,9 @@ class CallLedger:
         limits: list[float | None] = []
         for state in self._states.values():
             match state:
-                case WaitingCall(deadline_s=ends_at_s) | RunningCall(becomes_lost_at_s=ends_at_s):
+                case WaitingCall(deadline_s=ends_at_s) | RunningCall(earliest_deadline_s=ends_at_s):
                     limits.append(ends_at_s)
-                case LostCall():
+                case TimedOutCall():
                     pass
         queues_with_waiting = {state.queue for state in self._states.values() if isinstance(state, WaitingCall)}
         limits += [

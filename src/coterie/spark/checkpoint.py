@@ -60,7 +60,7 @@ class HeldCheckpoint:
 
     path: Path
     """The checkpoint directory. The query of this start writes to no other checkpoint directory."""
-    start_number: int
+    task_start_number: int
     """The number of this start of the task, from 1, counted over all workers."""
     lineage_id: str
     """The checkpoint lineage: the id of the directory's contents. Batch ids are unique in one lineage."""
@@ -73,7 +73,7 @@ class ExchangeUnsupportedError(CoterieError):
     """The kernel or the file system cannot exchange two names."""
 
 
-def check_checkpoint_location(location: Path) -> None:
+def create_and_test_checkpoint_location(location: Path) -> None:
     """Create ``location``, the folder of all checkpoints, if it is missing, and check that this worker can write,
     rename and delete a file in it.
 
@@ -112,7 +112,7 @@ def safe_file_name(text: str) -> str:
     return safe[: _SAFE_NAME_SIZE_MAX - len(ending)] + ending
 
 
-def create_first_checkpoint(task_folder: Path) -> None:
+def create_first_checkpoint_if_absent(task_folder: Path) -> None:
     """Create ``task_folder``, a task's folder, with the task's first checkpoint directory. Does nothing if the folder
     has a first checkpoint or an entry of a start. The directory appears complete, and no second one can be created:
     after a take-over a plain file has the name :data:`FIRST_CHECKPOINT_NAME`.
@@ -193,9 +193,9 @@ def open_checkpoint_if_held(entry: Path) -> HeldCheckpoint | None:
         remove_temporary_files(entry)
         return HeldCheckpoint(
             path=entry,
-            start_number=start_number_of(entry),
+            task_start_number=task_start_number_of(entry),
             lineage_id=(entry / LINEAGE_FILE).read_text(),
-            batch_id_in_flight=find_batch_in_flight(entry),
+            batch_id_in_flight=find_batch_id_in_flight(entry),
         )
     except OSError:
         if not is_checkpoint_taken_over(entry):
@@ -212,7 +212,7 @@ def is_checkpoint_taken_over(entry: Path) -> bool:
     return not (entry / LINEAGE_FILE).is_file()
 
 
-def start_number_of(entry: Path) -> int:
+def task_start_number_of(entry: Path) -> int:
     """The number in the name of ``entry``: that of the task's start that created the entry; 0 for the first checkpoint
     directory."""
     return int(entry.name.partition("-")[0])
@@ -222,7 +222,7 @@ def was_task_started(task_folder: Path) -> bool:
     """Whether a start of the task has ever created its entry in ``task_folder``, the task's folder. Such a start may
     have failed before it held the checkpoint. False when the folder does not exist."""
     try:
-        return any(number > 0 for number in _start_numbers(task_folder))
+        return any(number > 0 for number in _task_start_numbers(task_folder))
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -239,7 +239,7 @@ def last_batch_id_in_log(log_folder: Path) -> int | None:
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=None)
 
 
-def find_batch_in_flight(checkpoint: Path) -> int | None:
+def find_batch_id_in_flight(checkpoint: Path) -> int | None:
     """The number of the last planned batch of ``checkpoint`` if that batch is not committed, else None."""
     last_planned = last_batch_id_in_log(checkpoint / "offsets")
     return None if last_planned == last_batch_id_in_log(checkpoint / "commits") else last_planned
@@ -266,14 +266,14 @@ def _create_start_entry(folder: Path) -> Path:
     """
     number = 0
     while True:
-        number = max([number, *_start_numbers(folder)]) + 1
+        number = max([number, *_task_start_numbers(folder)]) + 1
         reservation = folder / f".{number}"
         try:
             reservation.touch(exist_ok=False)
         except FileExistsError:
             continue
         try:
-            if number not in _start_numbers(folder):
+            if number not in _task_start_numbers(folder):
                 own_entry = folder / f"{number}-{uuid.uuid4().hex[:12]}"
                 own_entry.touch(exist_ok=False)
                 return own_entry
@@ -316,8 +316,8 @@ def _entry_names(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if _ENTRY_NAME.fullmatch(name)]
 
 
-def _start_numbers(folder: Path) -> list[int]:
-    return [start_number_of(folder / name) for name in _entry_names(folder)]
+def _task_start_numbers(folder: Path) -> list[int]:
+    return [task_start_number_of(folder / name) for name in _entry_names(folder)]
 
 
 def find_checkpoint_directory(folder: Path) -> Path | None:
@@ -366,11 +366,11 @@ def _take_over_by_rename(folder: Path, own_entry: Path) -> None:
         for close_request in folder.glob(".close-*"):
             old_path = folder / close_request.name.removeprefix(".close-")
             if is_checkpoint_taken_over(old_path):
-                _put_file_at_old_path(old_path, checkpoint=own_entry)
+                _replace_old_path_by_file(old_path, checkpoint=own_entry)
                 close_request.unlink()
 
 
-def _put_file_at_old_path(path: Path, *, checkpoint: Path) -> None:
+def _replace_old_path_by_file(path: Path, *, checkpoint: Path) -> None:
     """Create a plain file at ``path``. If an old query has created its folder there again, the folder's files are first
     moved into ``checkpoint``, the checkpoint's new path."""
     while not path.is_file():

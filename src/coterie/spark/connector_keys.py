@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from functools import cache
 
 from coterie.config.definition import (
-    ClassNames,
     ConfigDef,
     ConfigKey,
     Importance,
+    OneOfPluginClasses,
     Type,
     Validator,
     Width,
     at_least,
     between,
-    not_blank,
+    blank_value_error,
     one_of,
 )
 from coterie.nouns.jobs import TASKS_MAX
@@ -28,7 +28,7 @@ from coterie.spark.plugins import (
     ConfiguredSink,
     ConfiguredSource,
     connector_type,
-    definition_with_form_order,
+    definition_with_order_in_groups,
     sink_class_key,
     source_by_name,
     source_class_key,
@@ -37,6 +37,21 @@ from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, METADATA_MAX_AGE_KEY
 
 COMMON_GROUP = "Common"
 """The group, in a form, of the keys that every connector has."""
+TASKS_MAX_ENFORCE_KEY = ConfigKey(
+    name="tasks.max.enforce",
+    type=Type.BOOLEAN,
+    documentation=(
+        "Whether the connector fails if its source returns more tasks than tasks.max. With false all these tasks run, "
+        "and the worker logs a warning. Sources of Coterie never return more."
+    ),
+    default="true",
+    importance=Importance.LOW,
+    group=COMMON_GROUP,
+    order=7,
+    width=Width.SHORT,
+    display_name="Enforce tasks max",
+)
+"""The key ``tasks.max.enforce`` of every connector (KIP-1004)."""
 EXACTLY_ONCE_KEY = ConfigKey(
     name="exactly.once.support",
     type=Type.STRING,
@@ -52,7 +67,7 @@ EXACTLY_ONCE_KEY = ConfigKey(
 
 
 @cache
-def common_definition() -> ConfigDef:
+def common_connector_definition() -> ConfigDef:
     """The keys that every connector has, with any source and sink."""
     return ConfigDef(
         (
@@ -61,7 +76,7 @@ def common_definition() -> ConfigDef:
                 type=Type.STRING,
                 documentation="Name of the connector, unique among all connectors.",
                 importance=Importance.HIGH,
-                validator=not_blank,
+                validator=blank_value_error,
                 group=COMMON_GROUP,
                 order=0,
                 width=Width.MEDIUM,
@@ -72,8 +87,8 @@ def common_definition() -> ConfigDef:
                 type=Type.CLASS,
                 documentation="The plug-in: its alias or its class.",
                 importance=Importance.HIGH,
-                validator=ClassNames(
-                    tuple(sorted((*source_by_name(), *SINK_BY_NAME))), "There are", interface_name="Connector"
+                validator=OneOfPluginClasses(
+                    tuple(sorted((*source_by_name(), *SINK_BY_NAME))), interface_name="Connector"
                 ),
                 group=COMMON_GROUP,
                 order=1,
@@ -108,6 +123,7 @@ def common_definition() -> ConfigDef:
             EXACTLY_ONCE_KEY,
             BATCH_TIMEOUT_KEY,
             METADATA_MAX_AGE_KEY,
+            TASKS_MAX_ENFORCE_KEY,
             *bad_records.DEFINITION.keys,
         )
     )
@@ -117,9 +133,8 @@ def common_definition() -> ConfigDef:
 
 IGNORED_GROUP = "Without effect"
 """The group, in a form, of the keys of Connect that have no effect in Coterie."""
-HEADER_CONVERTER_NAMES = ClassNames(
+HEADER_CONVERTER_NAMES = OneOfPluginClasses(
     ("org.apache.kafka.connect.storage.SimpleHeaderConverter", *CONVERTER_NAMES.values),
-    "There are",
     interface_name="HeaderConverter",
     other_names=frozenset(("SimpleHeaderConverter", *CONVERTER_NAMES.other_names)),
 )
@@ -153,9 +168,6 @@ def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
             _make_ignored_key(version_key, Type.STRING, f"There is one version of the class that {class_key} names")
             for version_key, class_key in CLASS_KEY_BY_VERSION_KEY.items()
         ),
-        _make_ignored_key(
-            "tasks.max.enforce", Type.BOOLEAN, "A connector never has more than tasks.max tasks", default="true"
-        ),
         *(
             _make_ignored_key(
                 f"{side}.converter", Type.CLASS, f"The connector reads and writes no {side}s", validator=CONVERTER_NAMES
@@ -188,7 +200,7 @@ def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
         ),
         _make_ignored_key("offsets.storage.topic", Type.STRING, "The positions are in the checkpoint"),
     )
-    return definition_with_form_order((*common, *(of_sources if is_source_connector else ())))
+    return definition_with_order_in_groups((*common, *(of_sources if is_source_connector else ())))
 
 
 def _make_ignored_key(
@@ -224,8 +236,8 @@ def connector_definition(
     type_ = connector_type(config)
     source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
     sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()
-    ends = definition_with_form_order((*source_keys, *sink_keys))
-    known = common_definition() + transforms.transforms_definition(config) + ends
+    ends = definition_with_order_in_groups((*source_keys, *sink_keys))
+    known = common_connector_definition() + transforms.transforms_definition(config) + ends
     known_names = {key.name for key in known.keys}
     ignored = ignored_keys(is_source_connector=type_ == "source")
-    return known + definition_with_form_order(key for key in ignored.keys if key.name not in known_names)
+    return known + definition_with_order_in_groups(key for key in ignored.keys if key.name not in known_names)

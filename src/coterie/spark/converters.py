@@ -18,7 +18,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Importance, Type, Width, not_blank
+from coterie.config.definition import (
+    ConfigDef,
+    ConfigKey,
+    Importance,
+    OneOfPluginClasses,
+    Type,
+    Width,
+    blank_value_error,
+)
 from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, error_column_value
 from coterie.spark.columns import to_ddl
@@ -39,9 +47,8 @@ FORMAT_BY_CONVERTER_CLASS: Mapping[str, Format] = {
     name: format_ for format_ in Format for name in (format_.value, format_.value.rpartition(".")[2])
 }
 """The format of each of Connect's converters, by the converter's class name with and without the package."""
-CONVERTER_NAMES = ClassNames(
+CONVERTER_NAMES = OneOfPluginClasses(
     tuple(sorted(format_.value for format_ in Format)),
-    "There are",
     interface_name="Converter",
     other_names=frozenset(FORMAT_BY_CONVERTER_CLASS),
 )
@@ -85,13 +92,14 @@ def _json_converter_keys(side: str) -> list[ConfigKey]:
             ),
             is_optional=True,
             importance=Importance.HIGH,
-            validator=not_blank,
+            validator=blank_value_error,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name=f"Columns of the {side}",
         ),
         ConfigKey(
             name=f"{side}.converter.schemas.enable",
+            name_in_type_errors="schemas.enable",
             type=Type.BOOLEAN,
             documentation=f'Whether the {side} is {{"schema": ..., "payload": ...}}; only the payload is read.',
             default="true",
@@ -133,7 +141,7 @@ class Converter:
             has_schema_envelope=config.required_value(own_definition, f"{side}.converter.schemas.enable", bool),
         )
 
-    def check_columns(self, config: PrefixedConfig) -> None:
+    def check_columns_ddl(self, config: PrefixedConfig) -> None:
         """Check that Spark, which must be running, can parse ``columns_ddl``. Does nothing unless the format is JSON.
 
         :raises ConfigError: when Spark cannot parse it; the error names the schema key of ``config``.
@@ -319,7 +327,7 @@ def find_schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]
     if keys_to_infer(config, side):
         return {}
     try:
-        Converter.of(config, side).check_columns(config)
+        Converter.of(config, side).check_columns_ddl(config)
     except ConfigError as error:
         return error.errors_as_lists
     return {}

@@ -55,7 +55,7 @@ class EventQueue:
                 isinstance(event, TaskProgressed | TaskRetrying)
                 and (index := self._index_superseded_by(event)) is not None
             ):
-                event = self._remove_superseded(index, event)
+                event = self._remove_and_merge_superseded(index, event)
             self._unread.append(event)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._has_unread.set)
@@ -74,9 +74,11 @@ class EventQueue:
             report_indexes.append(index)
         return report_indexes[-1] if len(report_indexes) >= UNREAD_REPORTS_MAX else None
 
-    def _remove_superseded(self, index: int, event: TaskProgressed | TaskRetrying) -> TaskProgressed | TaskRetrying:
-        """Remove the unread event at ``index``, which :meth:`put` replaces by ``event``, and return ``event``. The
-        topics of a removed progress event are added to the next progress event of the task: an unread one, or
+    def _remove_and_merge_superseded(
+        self, index: int, event: TaskProgressed | TaskRetrying
+    ) -> TaskProgressed | TaskRetrying:
+        """Remove the unread event at ``index``, which :meth:`put` replaces by ``event``, and return ``event``. The rows
+        and topics of a removed progress event are added to the next progress event of the task: an unread one, or
         ``event``."""
         removed = self._unread[index]
         del self._unread[index]
@@ -85,9 +87,9 @@ class EventQueue:
         for later_index in range(index, len(self._unread)):
             later = self._unread[later_index]
             if isinstance(later, TaskProgressed) and later.task == removed.task:
-                self._unread[later_index] = replace(later, topics=later.topics | removed.topics)
+                self._unread[later_index] = _merge_progress(removed, later)
                 return event
-        return replace(event, topics=event.topics | removed.topics) if isinstance(event, TaskProgressed) else event
+        return _merge_progress(removed, event) if isinstance(event, TaskProgressed) else event
 
     def drop_events_of_task(self, task: ConnectorTaskId) -> None:
         """Drop all unread events of ``task``: they are about a run that has ended."""
@@ -102,6 +104,11 @@ class EventQueue:
                     return self._unread.popleft()
                 self._has_unread.clear()
             await self._has_unread.wait()
+
+
+def _merge_progress(earlier: TaskProgressed, later: TaskProgressed) -> TaskProgressed:
+    """The one event for two progress events of a task."""
+    return replace(later, input_rows=earlier.input_rows + later.input_rows, topics=earlier.topics | later.topics)
 
 
 def _task_of(event: TaskEvent) -> ConnectorTaskId | None:

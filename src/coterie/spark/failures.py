@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from coterie.config.secrets import hide_secrets
@@ -61,6 +61,18 @@ def exception_without_secrets(error: Exception) -> Exception:
     return RuntimeError(f"{type(error).__name__}: {message}").with_traceback(error.__traceback__)
 
 
+def has_lost_jvm_connection(error: BaseException) -> bool:
+    """Whether ``error`` or one of its causes can be that of a call of a JVM that has ended. An exception that Java
+    raised is not: the JVM runs."""
+    cause: BaseException | None = error
+    while cause is not None:
+        is_of_py4j = isinstance(cause, Py4JError) and not isinstance(cause, Py4JJavaError)
+        if is_of_py4j or isinstance(cause, ConnectionError):
+            return True
+        cause = cause.__cause__
+    return False
+
+
 def message_with_trace(error: BaseException) -> str:
     """The text about ``error``: its message (:func:`error_message`), then Python's stack trace; for a
     :class:`CoterieError` only its message."""
@@ -81,7 +93,7 @@ def error_message(error: BaseException) -> str:
     return (
         hide_secrets(str(error))
         if isinstance(error, CoterieError)
-        else f"{type(error).__name__}: {_one_line(str(error))}"
+        else f"{type(error).__name__}: {_shorten_to_one_line(str(error))}"
     )
 
 
@@ -94,7 +106,7 @@ def java_error_message(java_exception: Any) -> str:
         full_message = hide_secrets(java_exception.getMessage() or "")
         if (python_message := _python_failure_message(full_message)) is not None:
             return python_message
-        message = _one_line(full_message)
+        message = _shorten_to_one_line(full_message)
         if message and not any(message in earlier or earlier in message for earlier in messages):
             messages.append(message)
         java_exception = java_exception.getCause()
@@ -126,7 +138,7 @@ def _python_failure_message(message: str) -> str | None:
         if lines_of_user
         else ""
     )
-    return f"A function in Python raised {_one_line(exception_line)}{position}"
+    return f"A function in Python raised {_shorten_to_one_line(exception_line)}{position}"
 
 
 def message_of_raise_error(error: BaseException) -> str | None:
@@ -143,7 +155,7 @@ def java_exception_of(error: BaseException) -> Any | None:
     return getattr(error, "_origin", None) if isinstance(error, PySparkException) else None
 
 
-def _one_line(message: str) -> str:
+def _shorten_to_one_line(message: str) -> str:
     """``message`` in one line: without line breaks, and without the stack trace and the SQLSTATE that some of Spark's
     messages contain; cut off after :data:`_MESSAGE_LENGTH_MAX` characters. Secrets are hidden."""
     text = " ".join(re.split(r"\n\s*at |\nDriver stacktrace", hide_secrets(message))[0].split())

@@ -41,9 +41,9 @@ class Fence:
         return self._is_closed
 
     @contextmanager
-    def commit_unless_closed(self) -> Iterator[None]:
-        """Context manager: the block is one commit. :meth:`close_and_wait` and another ``commit_unless_closed`` wait
-        until the block ends.
+    def commit_or_raise_if_closed(self) -> Iterator[None]:
+        """Context manager: the block is one commit. :meth:`close_and_wait` and another ``commit_or_raise_if_closed``
+        wait until the block ends.
 
         :raises FencedError: when the fence was closed before; the block then does not run.
         """

@@ -18,12 +18,12 @@ from coterie.spark.bad_records.keys import (
     DeadLetterTable,
     DeadLetterTopic,
     NoDeadLetters,
-    error_tolerance_of,
+    read_bad_record_settings,
 )
 from coterie.spark.bad_records.queue import (
     LEDGER_TOPIC_KEY,
     dead_letter_destination_identity,
-    dead_letter_topic_settings,
+    dead_letter_producer_settings,
 )
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.plugins import ConfiguredSink, ConfiguredSource, configured_sink, configured_source, sink_identity
@@ -67,13 +67,13 @@ def config_for_batch_in_flight(
         **{
             key: value
             for key, value in newest_config.items()
-            if not (source.may_own_key(key) or sink.may_own_key(key) or _is_dead_letter_key(key))
+            if not (source.may_own_key(key) or sink.may_own_key(key) or _is_tolerance_or_dead_letter_key(key))
         },
-        **{key: value for key, value in dead_letter_config.items() if _is_dead_letter_key(key)},
+        **{key: value for key, value in dead_letter_config.items() if _is_tolerance_or_dead_letter_key(key)},
     }
     destination = _dead_letter_destination(dead_letter_config)
     if isinstance(destination, DeadLetterTopic) and not isinstance(
-        destination, sink.in_former_config.plugin.atomic_dead_letters
+        destination, sink.in_former_config.plugin.atomic_dead_letter_destinations
     ):
         # The dead letter queue reads these keys from the complete config, whatever the class of the sink is.
         batch_config = {
@@ -82,9 +82,9 @@ def config_for_batch_in_flight(
             if key != LEDGER_TOPIC_KEY and not key.startswith(PRODUCER_OVERRIDE_PREFIX)
         }
         batch_config |= (
-            dead_letter_topic_settings(newest_config)
+            dead_letter_producer_settings(newest_config)
             if uses_newest_dead_letters
-            else _former_dead_letter_settings(newest_config, former_manifest.config)
+            else _settings_for_former_dead_letter_topic(newest_config, former_manifest.config)
         )
     return {
         **batch_config,
@@ -199,7 +199,7 @@ def _values_set_in_config(connector_end: ConfiguredSource | ConfiguredSink) -> d
     return values
 
 
-def _is_dead_letter_key(key: str) -> bool:
+def _is_tolerance_or_dead_letter_key(key: str) -> bool:
     return key == TOLERANCE_KEY or key.startswith(DEAD_LETTER_KEY_PREFIX)
 
 
@@ -217,7 +217,7 @@ def _may_use_newest_dead_letter_destination(
         return sink.is_same_plugin or not isinstance(newest_destination, DeadLetterTable)
     # A sink that writes the dead letters in the same transaction has written good and bad rows together, or neither.
     are_both_atomic = all(
-        isinstance(destination, sink.in_former_config.plugin.atomic_dead_letters)
+        isinstance(destination, sink.in_former_config.plugin.atomic_dead_letter_destinations)
         for destination in (former_destination, newest_destination)
     )
     return sink.is_same_plugin and (
@@ -227,13 +227,15 @@ def _may_use_newest_dead_letter_destination(
     )
 
 
-def _former_dead_letter_settings(newest_config: Mapping[str, str], former_config: Mapping[str, str]) -> dict[str, str]:
+def _settings_for_former_dead_letter_topic(
+    newest_config: Mapping[str, str], former_config: Mapping[str, str]
+) -> dict[str, str]:
     """The values with which the dead letter queue writes to the topic of ``former_config``, by key. These are the
     newest values, which may have a newer password, with the former ledger topic; or all former values, if the newest
     ones are for another cluster or the newest destination is not a topic."""
     former_settings, newest_settings = (
-        dead_letter_topic_settings(former_config),
-        dead_letter_topic_settings(newest_config),
+        dead_letter_producer_settings(former_config),
+        dead_letter_producer_settings(newest_config),
     )
     is_same_cluster = former_settings.get(PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS) == newest_settings.get(
         PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS
@@ -247,5 +249,5 @@ def _former_dead_letter_settings(newest_config: Mapping[str, str], former_config
 
 def _dead_letter_destination(config: Mapping[str, str]) -> DeadLetterDestination:
     """Where a connector with this config writes bad records; :class:`NoDeadLetters` also when it tolerates none."""
-    tolerance = error_tolerance_of(config)
+    tolerance = read_bad_record_settings(config)
     return NoDeadLetters() if tolerance is None else tolerance.dead_letter_destination

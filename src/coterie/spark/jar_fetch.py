@@ -47,11 +47,11 @@ def fetch_jars(
     folder: Path,
     *,
     repository_url: str = MAVEN_CENTRAL,
-    on_bytes: Callable[[Jar, int], None] = lambda jar, count: None,
+    on_chunk: Callable[[Jar, int], None] = lambda jar, count: None,
 ) -> None:
     """Fetch each of ``jars`` into ``folder``, which is created if missing; existing files are replaced.
 
-    ``repository_url``: the URL of the Maven repository. ``on_bytes`` is called with the jar and the number of bytes of
+    ``repository_url``: the URL of the Maven repository. ``on_chunk`` is called with the jar and the number of bytes of
     each received chunk; its exceptions are raised unchanged and end the fetch.
 
     :raises WorldError: when the folder cannot be written, the environment's proxy or certificates cannot be used, the
@@ -63,7 +63,7 @@ def fetch_jars(
             folder.mkdir(parents=True, exist_ok=True)
             _remove_abandoned_downloads(folder)
             for jar in jars:
-                _fetch_jar(client, jar, folder, repository_url.rstrip("/"), on_bytes)
+                _fetch_jar(client, jar, folder, repository_url.rstrip("/"), on_chunk)
         except OSError as error:
             raise WorldError(
                 f"The jars cannot be written to {folder}: {error.strerror}. Name a folder that can be written: "
@@ -85,12 +85,12 @@ def _open_http_client() -> httpx.Client:
 
 
 def _fetch_jar(
-    client: httpx.Client, jar: Jar, folder: Path, repository_url: str, on_bytes: Callable[[Jar, int], None]
+    client: httpx.Client, jar: Jar, folder: Path, repository_url: str, on_chunk: Callable[[Jar, int], None]
 ) -> None:
     """Fetch one jar; see :func:`fetch_jars`. ``repository_url`` ends without a slash."""
     shown_url = _url_without_credentials(repository_url)
     digest, size_bytes = hashlib.sha256(), 0
-    with _open_download_file(folder, jar) as download:
+    with _create_locked_download_file(folder, jar) as download:
         try:
             with client.stream("GET", f"{repository_url}/{jar.path_in_repository}") as response:
                 if response.status_code != httpx.codes.OK:
@@ -105,7 +105,7 @@ def _fetch_jar(
                         )
                     digest.update(chunk)
                     download.temporary_file.write(chunk)
-                    on_bytes(jar, len(chunk))
+                    on_chunk(jar, len(chunk))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise WorldError(_fetch_failure_message(jar, folder, shown_url, reason)) from error
@@ -125,7 +125,7 @@ class JarDownload:
 
 
 @contextmanager
-def _open_download_file(folder: Path, jar: Jar) -> Iterator[JarDownload]:
+def _create_locked_download_file(folder: Path, jar: Jar) -> Iterator[JarDownload]:
     """Context manager: a new, locked temporary file in ``folder``. It is removed after the block unless the block has
     renamed it."""
     while True:

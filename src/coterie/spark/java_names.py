@@ -11,7 +11,7 @@ from typing import Any
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 
 
-class _KeepsFoundNames:
+class _JavaNameCacheMixin:
     """Mixin of a class of py4j whose attributes are classes and packages of Java: keeps each one that was found."""
 
     def __init__(self, original: JVMView | JavaPackage) -> None:
@@ -38,7 +38,7 @@ class _KeepsFoundNames:
         return found
 
 
-class _CachingJavaPackage(_KeepsFoundNames, JavaPackage):  # type: ignore[misc] # py4j has no types
+class _CachingJavaPackage(_JavaNameCacheMixin, JavaPackage):  # type: ignore[misc] # py4j has no types
     """A package whose classes and packages are looked up once."""
 
 
@@ -46,5 +46,5 @@ class _CachingJavaPackage(_KeepsFoundNames, JavaPackage):  # type: ignore[misc] 
 _CachingJavaPackage.__name__ = JavaPackage.__name__
 
 
-class CachingJvmView(_KeepsFoundNames, JVMView):  # type: ignore[misc] # py4j has no types
+class CachingJvmView(_JavaNameCacheMixin, JVMView):  # type: ignore[misc] # py4j has no types
     """A view of the JVM whose classes and packages are looked up once. All threads use the same view."""

@@ -22,7 +22,7 @@ _LINE_SIZE_MAX_BYTES = 1_048_576
 
 
 @contextmanager
-def open_jvm_log(file: Path) -> Iterator[int]:
+def open_redacted_jvm_log(file: Path) -> Iterator[int]:
     """Context manager: a file descriptor for the output of a process, which is appended to ``file``. The copying
     continues after the block, until that process and its children have closed the descriptor.
 
@@ -31,7 +31,7 @@ def open_jvm_log(file: Path) -> Iterator[int]:
     output = file.open("ab", buffering=0)
     read_end, write_end = os.pipe()
     threading.Thread(
-        target=_copy_lines, args=(os.fdopen(read_end, "rb"), output), name="coterie-jvm-log", daemon=True
+        target=_copy_lines_hiding_secrets, args=(os.fdopen(read_end, "rb"), output), name="coterie-jvm-log", daemon=True
     ).start()
     try:
         yield write_end
@@ -39,7 +39,7 @@ def open_jvm_log(file: Path) -> Iterator[int]:
         os.close(write_end)
 
 
-def _copy_lines(pipe: BinaryIO, output: BinaryIO) -> None:
+def _copy_lines_hiding_secrets(pipe: BinaryIO, output: BinaryIO) -> None:
     """Copy the lines of ``pipe`` to ``output``, with secrets hidden, until the end of ``pipe``. A line that cannot be
     written, for example to a full disk, is dropped: if the copying stopped, the pipe would become full, and the JVM
     would stop."""

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.call_ledger import CallQueue
+from coterie.spark.call_ledger import CallQueueSpec
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, PluginTimeoutError, as_exception
 from coterie.spark.query import TaskQuery
 from coterie.spark.sources.kafka import BOOTSTRAP_SERVERS
@@ -27,7 +27,7 @@ from coterie.spark.transforms import first_message_line
 
 log = logging.getLogger(__name__)
 
-READ_CALLS = CallQueue(name="group offsets", concurrent_max=4)
+READ_CALLS = CallQueueSpec(name="group offsets", concurrent_calls_max=4)
 """The calls that read the offsets of one task from its source."""
 READ_TIMEOUT_S = 5
 """How long, in seconds, :meth:`OffsetCommitter.commit_changed_offsets` waits for the sources that it has asked for
@@ -51,12 +51,13 @@ class HasGroupOffsets(Protocol):
 
 
 class OffsetCommitter:
-    """Commits the offsets of the queries that ``running_queries`` returns, at intervals of ``interval_ms``."""
+    """Commits the offsets of the queries that ``running_and_stopping_queries`` returns, at intervals of
+    ``interval_ms``."""
 
     def __init__(
-        self, running_queries: Callable[[], Sequence[TaskQuery]], interval_ms: int, calls: PluginCalls
+        self, running_and_stopping_queries: Callable[[], Sequence[TaskQuery]], interval_ms: int, calls: PluginCalls
     ) -> None:
-        self._running_queries = running_queries
+        self._running_queries = running_and_stopping_queries
         self._calls = calls
         self._read_calls: dict[ConnectorTaskId, PluginCall] = {}
         """By task, the calls whose results are still to be taken, and those that were abandoned and have not
@@ -74,7 +75,7 @@ class OffsetCommitter:
         """Connectors whose last commit failed. For each connector only the first failure is logged, until a commit
         succeeds."""
 
-    def run_until_closing(self, closing: threading.Event) -> None:
+    def commit_repeatedly_until_closing(self, closing: threading.Event) -> None:
         """Call :meth:`commit_changed_offsets` every ``interval_ms``, first after ``interval_ms``, until ``closing`` is
         set. Errors are logged. Runs on a separate thread."""
         while not closing.wait(self._interval_ms / 1000):
@@ -97,20 +98,24 @@ class OffsetCommitter:
 
         :raises Py4JError, OSError: when the JVM has ended.
         """
-        running_queries = {query.task: query for query in self._running_queries()}
+        running_and_stopping_queries = {query.task: query for query in self._running_queries()}
         pending: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
-        for task, offsets in self._read_offsets_by_task({**self._last_queries, **running_queries}, closing).items():
+        for task, offsets in self._read_arrived_offsets_by_task(
+            {**self._last_queries, **running_and_stopping_queries}, closing
+        ).items():
             if offsets.next_offsets and offsets != self._committed_offsets.get(task):
                 pending[task.connector][task] = offsets
-        self._last_queries = running_queries
+        self._last_queries = running_and_stopping_queries
         self._committed_offsets = {
-            task: offsets for task, offsets in self._committed_offsets.items() if task in running_queries
+            task: offsets for task, offsets in self._committed_offsets.items() if task in running_and_stopping_queries
         }
         unreachable_servers: set[str] = set()
         for client, connectors in self._pending_offsets_by_client(pending).items():
             properties = dict(client)
             servers = properties.get(BOOTSTRAP_SERVERS, "")
-            if servers not in unreachable_servers and not self._commit_to_cluster(properties, connectors, closing):
+            if servers not in unreachable_servers and not self._commit_unless_cluster_unreachable(
+                properties, connectors, closing
+            ):
                 unreachable_servers.add(servers)
 
     def _pending_offsets_by_client(
@@ -128,7 +133,7 @@ class OffsetCommitter:
             ] = pending[connector]
         return pending_by_client
 
-    def _read_offsets_by_task(
+    def _read_arrived_offsets_by_task(
         self, queries: Mapping[ConnectorTaskId, TaskQuery], closing: threading.Event
     ) -> Mapping[ConnectorTaskId, GroupOffsets]:
         """Ask the sources of ``queries`` for the offsets that they have read, and return those that have arrived, by
@@ -174,7 +179,7 @@ class OffsetCommitter:
     def _read_checkpoint_offsets(self, query: TaskQuery, source: HasGroupOffsets) -> GroupOffsets | None:
         """The offsets that the query of ``source`` has read. None when another start has taken over the checkpoint, or
         the checkpoint cannot be read."""
-        if query.is_checkpoint_lost:
+        if query.was_checkpoint_taken_over:
             return None
         try:
             return source.group_offsets(query.held_checkpoint.path)
@@ -183,7 +188,7 @@ class OffsetCommitter:
             log.debug("Task %s: reading the offsets of the checkpoint failed: %s", query.task, error)
             return None
 
-    def _commit_to_cluster(
+    def _commit_unless_cluster_unreachable(
         self, client_properties: Mapping[str, str], pending: PendingOffsets, closing: threading.Event
     ) -> bool:
         """Commit ``pending``, the offsets of connectors of one cluster, by one Kafka client.
@@ -201,12 +206,12 @@ class OffsetCommitter:
                     try:
                         self._commit_offsets_of_connector(admin, connector, tasks)
                     except CoterieError as error:
-                        self._log_first_failure(connector, tasks, error)
+                        self._record_failure_and_log_first(connector, tasks, error)
                         if isinstance(error, UnreachableError):
                             return False
         except WorldError as error:  # The properties are not valid for a client.
             for connector, tasks in pending.items():
-                self._log_first_failure(connector, tasks, error)
+                self._record_failure_and_log_first(connector, tasks, error)
         return True
 
     def _commit_offsets_of_connector(
@@ -223,7 +228,7 @@ class OffsetCommitter:
         self._failing_connectors.discard(connector)
         self._committed_offsets.update({task: offsets for task, offsets in tasks.items() if task in self._last_queries})
 
-    def _log_first_failure(
+    def _record_failure_and_log_first(
         self, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets], error: CoterieError
     ) -> None:
         """Log that a commit failed, unless the connector's previous commit failed too."""

@@ -1,20 +1,23 @@
 """``Pipeline``: the source, transforms and sink of one task, parsed from its config."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_of
 from coterie.spark import transforms
-from coterie.spark.bad_records.keys import ErrorTolerance, error_tolerance_of
+from coterie.spark.bad_records.keys import BadRecordSettings, read_bad_record_settings
 from coterie.spark.bad_records.queue import DeadLetterQueue, make_dead_letter_queue
-from coterie.spark.connector_keys import common_definition
+from coterie.spark.connector_keys import TASKS_MAX_ENFORCE_KEY, common_connector_definition
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
-from coterie.spark.seams import Sink, Source, TaskInput, TopicUser
+from coterie.spark.seams import Sink, Source, TaskInput, TooManyTasksError, TopicUser
 from coterie.spark.task_timeouts import TaskTimeoutsAndRestarts
 from coterie.spark.validation import GENERATION_KEY, INFERRED_VALUES_KEY
+
+logger = logging.getLogger(__name__)
 
 TASK_DEFINITION = ConfigDef(
     (
@@ -58,7 +61,7 @@ class Pipeline:
     """The number of source partitions that the task reads."""
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
-    error_tolerance: ErrorTolerance | None
+    bad_record_settings: BadRecordSettings | None
     """The handling of bad records; None means that the first bad record fails the task."""
     dead_letter_queue: DeadLetterQueue | None
     """Writes the bad records. None when the first bad record fails the task, when the sink writes the bad records in
@@ -91,21 +94,21 @@ class Pipeline:
             configured_source(config, worker_kafka_properties, "task.class"),
             configured_sink(config, worker_kafka_properties, "task.class"),
         )
-        tolerance = error_tolerance_of(config)
+        tolerance = read_bad_record_settings(config)
         needs_no_queue = tolerance is None or isinstance(
-            tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters
+            tolerance.dead_letter_destination, sink.plugin.atomic_dead_letter_destinations
         )
         return cls(
             source=source.plugin.of(source.config, task_input),
             source_partition_count=len(task_input.source_partitions),
             transforms=transforms.parse_transforms(config),
             sink=sink.plugin.of(sink.config),
-            error_tolerance=tolerance,
+            bad_record_settings=tolerance,
             dead_letter_queue=None
             if tolerance is None or needs_no_queue
             else make_dead_letter_queue(tolerance.dead_letter_destination, config, worker_kafka_properties),
             timeouts=TaskTimeoutsAndRestarts.of(config),
-            trigger_interval_ms=common_definition().required_value(config, "trigger.interval.ms", int),
+            trigger_interval_ms=common_connector_definition().required_value(config, "trigger.interval.ms", int),
         )
 
 
@@ -139,22 +142,42 @@ def task_configs(
 
 
 def split_to_store(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
-    """``split`` as it is stored: with digests (:meth:`Split.with_partition_name_digests`) if a value that identifies
+    """``split`` as it is stored: with digests (:meth:`Split.with_digests_for_hash_split`) if a value that identifies
     the input of ``source`` contains a reference in ``config``, the connector's config with unresolved references."""
     keys = (source.config.user_key(name) for name in source.plugin.identity_keys)
     has_references = any(config.get(key) != source.config.config.get(key) for key in keys)
-    return split.with_partition_name_digests() if has_references else split
+    return split.with_digests_for_hash_split() if has_references else split
 
 
 def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> Split:
-    """The division of the source partitions ``source_partitions`` between the tasks of a connector, at most
-    ``tasks.max`` tasks.
+    """The division of the source partitions ``source_partitions`` between the tasks of a connector. Logs a warning if
+    these are more than ``tasks.max`` tasks and ``tasks.max.enforce`` is false (KIP-1004).
 
-    :raises ConfigError: when ``tasks.max`` is not valid.
+    :raises ConfigError: when ``tasks.max`` or ``tasks.max.enforce`` is not valid.
+    :raises TooManyTasksError: when the source returns more than ``tasks.max`` tasks and ``tasks.max.enforce`` is true.
     """
-    partitions_by_task = source.plugin.divide_partitions(
-        source_partitions, common_definition().required_value(source.config.config, "tasks.max", int)
-    )
+    config = source.config.config
+    tasks_max = common_connector_definition().required_value(config, "tasks.max", int)
+    partitions_by_task = source.plugin.divide_partitions(source_partitions, tasks_max)
+    if len(partitions_by_task) > tasks_max:
+        # The texts are Connect's.
+        message = (
+            f"The connector {config.get('name', '')} has generated {len(partitions_by_task)} tasks, which is greater "
+            f"than {tasks_max}, the maximum number of tasks it is configured to create. "
+        )
+        if common_connector_definition().required_value(config, TASKS_MAX_ENFORCE_KEY.name, bool):
+            raise TooManyTasksError(
+                f"{message}This behaviour should be considered a bug and is disallowed. If necessary, it can be "
+                f"permitted by reconfiguring the connector with '{TASKS_MAX_ENFORCE_KEY.name}' set to false; however, "
+                "this option will be removed in a future release of Kafka Connect."
+            )
+        logger.warning(
+            "%sThis behavior should be considered a bug and will be disallowed in future releases of Kafka Connect. "
+            "Please report this to the maintainers of the connector and request that they adjust divide_partitions of "
+            "%s to respect tasks_max.",
+            message,
+            source.plugin.__name__,
+        )
     return Split(
         function=source.plugin.split_function,
         partitions_by_task=tuple(tuple(source_partitions) for source_partitions in partitions_by_task),

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.call_ledger import CallId, CallLedger, CallQueue, CallStage, ExpiredCall
+from coterie.spark.call_ledger import CallId, CallLedger, CallQueueSpec, CallStage, ExpiredCall
 from coterie.spark.failures import hide_secrets_in_exceptions
 from coterie.spark.fence import FencedError
 
@@ -115,7 +115,7 @@ class PluginCalls:
 
     async def call(
         self,
-        queue: CallQueue,
+        queue: CallQueueSpec,
         subject: str,
         function: Callable[[], T],
         *,
@@ -135,7 +135,7 @@ class PluginCalls:
 
     def submit(
         self,
-        queue: CallQueue,
+        queue: CallQueueSpec,
         subject: str,
         function: Callable[[], object],
         *,
@@ -158,17 +158,17 @@ class PluginCalls:
         call = PluginCall(self, subject, function, on_abandon)
         ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            failure = self._start_timer_thread(subject)
+            failure = self._ensure_timer_or_failure_message(subject)
             if failure is None:
                 call.call_id = self._ledger.add(queue, ends_at_s=ends_at_s)
                 self._call_by_id[call.call_id] = call
-                self._start_calls()
+                self._start_permitted_calls()
                 self._changed.notify_all()
                 return call
         call.future.set_exception(WorldError(failure))
         return call
 
-    def _start_timer_thread(self, subject: str) -> str | None:
+    def _ensure_timer_or_failure_message(self, subject: str) -> str | None:
         """Start the thread that watches the time limits, unless it runs. The caller holds the lock.
 
         Returns why a call of ``subject`` cannot begin: the calls are closed, or the system starts no further thread;
@@ -177,7 +177,7 @@ class PluginCalls:
         if self._is_closed:
             return CLOSED_MESSAGE
         if self._timer_thread is None:
-            timer_thread = threading.Thread(target=self._expire_calls, name="coterie-call-limits", daemon=True)
+            timer_thread = threading.Thread(target=self._watch_time_limits, name="coterie-call-limits", daemon=True)
             try:
                 timer_thread.start()
             except RuntimeError as error:
@@ -201,7 +201,7 @@ class PluginCalls:
             if call.future.set_running_or_notify_cancel():
                 call.future.set_exception(WorldError(CLOSED_MESSAGE))
 
-    def wait_for_threads(self, timeout_s: float) -> None:
+    def wait_or_abandon_running_calls(self, timeout_s: float) -> None:
         """After :meth:`close`: wait ``timeout_s`` at most until the running calls have returned or are lost. Calls that
         still run then are abandoned: their threads end with the process. Logs all calls that have not returned."""
         with self._changed:
@@ -255,12 +255,12 @@ class PluginCalls:
             self._ledger.end_stage(call.call_id, now_s=now_s, outer_ends_at_s=now_s + self.timeout_ms / 1000)
             self._changed.notify_all()
 
-    def _start_calls(self) -> None:
+    def _start_permitted_calls(self) -> None:
         """Start a thread for each call that may start. The caller holds the lock."""
         for call_id in self._ledger.mark_next_calls_running(time.monotonic()):
             call = self._call_by_id[call_id]
             if not call.future.set_running_or_notify_cancel():
-                self._ledger.remove_call(call_id)
+                self._ledger.remove_and_check_in_time(call_id)
                 del self._call_by_id[call_id]
                 continue
             call.thread = threading.Thread(
@@ -269,7 +269,7 @@ class PluginCalls:
             try:
                 call.thread.start()
             except RuntimeError as error:
-                self._ledger.remove_call(call_id)
+                self._ledger.remove_and_check_in_time(call_id)
                 del self._call_by_id[call_id]
                 call.thread = None
                 self._unstarted.append((call, NoThreadError(_no_thread_text(call.subject, error))))
@@ -286,20 +286,20 @@ class PluginCalls:
             error = as_exception(raised)
         assert call.call_id is not None
         with self._changed:
-            is_needed = self._ledger.remove_call(call.call_id)
+            is_needed = self._ledger.remove_and_check_in_time(call.call_id)
             del self._call_by_id[call.call_id]
             if not self._is_closed:
-                self._start_calls()
+                self._start_permitted_calls()
             self._changed.notify_all()
         if not is_needed:
             log.info("The call for %s, which was abandoned, has returned; its result is not used", call.subject)
-            self._report_lost_count()
+            self._report_lost_count_if_changed()
         elif error is not None:
             call.future.set_exception(error)
         else:
             call.future.set_result(result)
 
-    def _expire_calls(self) -> None:
+    def _watch_time_limits(self) -> None:
         """Abandon calls at the ends of their time limits, and start waiting calls when running ones no longer count.
         Runs on a separate thread until :meth:`close` was called and no call runs."""
         while True:
@@ -312,7 +312,7 @@ class PluginCalls:
                     if call.thread is None:
                         del self._call_by_id[expired.call_id]
                 if not self._is_closed:
-                    self._start_calls()
+                    self._start_permitted_calls()
                 unstarted, self._unstarted = self._unstarted, []
                 if not abandoned_calls and not unstarted:
                     if self._is_closed and not self._ledger.running_call_ids():
@@ -323,13 +323,13 @@ class PluginCalls:
                 self._changed.notify_all()
             # First the number: a caller that has received its error finds the lost thread counted.
             try:
-                self._report_lost_count()
+                self._report_lost_count_if_changed()
             finally:
                 for call, expired in abandoned_calls:
                     self._abandon_call(call, expired)
                 for call, error in unstarted:
                     log.error("%s", error)
-                    _end_abandoned_call(call, error)
+                    _fail_abandoned_call(call, error)
 
     def _abandon_call(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had
@@ -341,9 +341,9 @@ class PluginCalls:
             if expired.has_stage_expired:
                 message += ". Repair the plug-in, or raise plugin.call.timeout.ms of the workers"
             log.error("%s. The thread is lost until the plug-in returns:\n%s", message, _stack_of_thread(call.thread))
-        _end_abandoned_call(call, PluginTimeoutError(message))
+        _fail_abandoned_call(call, PluginTimeoutError(message))
 
-    def _report_lost_count(self) -> None:
+    def _report_lost_count_if_changed(self) -> None:
         """Call ``on_lost_count`` if the number of lost threads has changed since the last call."""
         with self._report_lock:
             if (lost_thread_count := self.lost_thread_count) != self._reported_lost_count:
@@ -351,7 +351,7 @@ class PluginCalls:
                 self._on_lost_count(lost_thread_count)
 
 
-def _end_abandoned_call(call: PluginCall, error: AbandonedCallError) -> None:
+def _fail_abandoned_call(call: PluginCall, error: AbandonedCallError) -> None:
     """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get ``error``, unless the caller has cancelled
     the call before it began."""
     if call.on_abandon is not None:

@@ -6,14 +6,14 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from coterie import __version__
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey
+from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses
 from coterie.config.plugins import Plugin, PluginType, find_plugin, sorted_as_in_connect, version_error
 from coterie.nouns.errors import invalid_value_message
 from coterie.spark import converters, serializers
 from coterie.spark.connector_keys import (
     CLASS_KEY_BY_VERSION_KEY,
     HEADER_CONVERTER_NAMES,
-    common_definition,
+    common_connector_definition,
     connector_definition,
 )
 from coterie.spark.plugins import (
@@ -34,7 +34,7 @@ def all_plugins() -> Sequence[Plugin]:
     return sorted_as_in_connect({*_sources(), *_sinks(), *_transforms(), *_predicates(), *_converters()})
 
 
-def plugin_keys(name: str, version_range: str | None) -> Sequence[ConfigKey]:
+def plugin_config_keys(name: str, version_range: str | None) -> Sequence[ConfigKey]:
     """The config keys of the plug-in with the name ``name``, whose version must be in ``version_range`` (None: any
     version). For a source or sink: its own keys, then those that every connector has. For a transform, predicate or
     converter: its own keys, without the prefix that they have in a connector's config. For a header converter: none.
@@ -55,7 +55,7 @@ def plugin_keys(name: str, version_range: str | None) -> Sequence[ConfigKey]:
             return ()
 
 
-def version_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
+def plugin_version_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
     """An error for each version of a plug-in in ``config`` that this worker does not have, by key: under the key of the
     version, and under the key that names the plug-in."""
     errors: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ def wrong_plugin_type_errors(definition: ConfigDef, config: Mapping[str, str]) -
     errors: dict[str, list[str]] = {}
     for key in definition.keys:
         value = config.get(key.name, "").strip()
-        if not isinstance(key.validator, ClassNames) or key.validator(value) is None:
+        if not isinstance(key.validator, OneOfPluginClasses) or key.validator(value) is None:
             continue
         if any(value in plugin.names for plugin in all_plugins()):
             message = f"Class {value} does not implement the {key.validator.interface_name} interface"
@@ -105,7 +105,7 @@ def _sinks() -> Iterator[Plugin]:
 def _transforms() -> Iterator[Plugin]:
     for kind in ALL_TRANSFORM_TYPES:
         for side, class_name in kind.class_names_by_side().items():
-            names = (name for name, named_side in kind.key_or_value_by_name().items() if named_side is side)
+            names = (name for name, named_side in kind.side_by_config_name().items() if named_side is side)
             aliases = tuple(name for name in names if name != class_name)
             yield _make_built_in_plugin(class_name, PluginType.TRANSFORMATION, aliases)
 
@@ -137,13 +137,13 @@ def _connector_keys(class_name: str) -> Sequence[ConfigKey]:
     that every connector has come last."""
     config = {"connector.class": class_name}
     keys = connector_definition(config, configured_source(config, {}), configured_sink(config, {})).keys
-    common = {key.name for key in common_definition().keys}
+    common = {key.name for key in common_connector_definition().keys}
     return [*(key for key in keys if key.name not in common), *(key for key in keys if key.name in common)]
 
 
 def _converter_keys(class_name: str) -> Sequence[ConfigKey]:
     """The keys of a converter, without the prefix ``value.converter.``: those that it has for a source and those that
-    it has for a sink, each once."""
+    it has for a sink, each once. They are in the group that Connect's JsonConverter has."""
     prefix = "value.converter."
     config = PrefixedConfig(config={"value.converter": class_name}, prefix="", is_prefix_optional=True)
     keys = (
@@ -151,4 +151,7 @@ def _converter_keys(class_name: str) -> Sequence[ConfigKey]:
         *serializers.serializer_definition(config, "value").keys,
     )
     own = {key.name: key for key in keys if key.name.startswith(prefix)}
-    return [replace(key, name=name.removeprefix(prefix), group=None) for name, key in own.items()]
+    return [
+        replace(key, name=name.removeprefix(prefix), group="Schemas", order=order)
+        for order, (name, key) in enumerate(own.items())
+    ]

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Importance, Type, Width, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, OneOfPluginClasses, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.keys import error_tolerance_of
+from coterie.spark.bad_records.keys import read_bad_record_settings
 from coterie.spark.bad_records.queue import dead_letter_destination_identity
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.prefixed_config import SINK_PREFIX, SOURCE_PREFIX, PrefixedConfig
@@ -62,7 +62,7 @@ SINK_FORMAT = ConfigKey(
 @cache
 def source_class_key() -> ConfigKey:
     """The definition of the key ``source.class`` of a sink connector."""
-    names = ClassNames(tuple(sorted(source_by_name())), "There are", interface_name="SourceConnector")
+    names = OneOfPluginClasses(tuple(sorted(source_by_name())), interface_name="SourceConnector")
     return replace(
         _make_class_key("source.class", "The source that a sink connector reads.", names, SOURCE_GROUP),
         default=DEFAULT_SOURCE,
@@ -73,13 +73,13 @@ def source_class_key() -> ConfigKey:
 def sink_class_key() -> ConfigKey:
     """The definition of the key ``sink.class`` of a source connector."""
     documentation = "The sink that a source connector writes to; without it, sink.format names the sink."
-    names = ClassNames(
-        tuple(SINK_BY_CLASS_NAME), "There are", interface_name="SinkConnector", other_names=frozenset(SINK_BY_NAME)
+    names = OneOfPluginClasses(
+        tuple(SINK_BY_CLASS_NAME), interface_name="SinkConnector", other_names=frozenset(SINK_BY_NAME)
     )
     return replace(_make_class_key("sink.class", documentation, names, SINK_GROUP), is_optional=True)
 
 
-def _make_class_key(name: str, documentation: str, names: ClassNames, group: str) -> ConfigKey:
+def _make_class_key(name: str, documentation: str, names: OneOfPluginClasses, group: str) -> ConfigKey:
     """The config key ``name``, whose value is one of the class names ``names``. ``group``: the group in a form."""
     return ConfigKey(
         name=name,
@@ -175,7 +175,7 @@ def configured_source(
     )
     keys = source_config.definition_with_user_keys(plugin.definition(source_config)).keys
     return ConfiguredSource(
-        plugin=plugin, config=source_config, definition=definition_with_form_order((*selectors.keys, *keys))
+        plugin=plugin, config=source_config, definition=definition_with_order_in_groups((*selectors.keys, *keys))
     )
 
 
@@ -216,7 +216,9 @@ def configured_sink(
     return ConfiguredSink(
         plugin=plugin,
         config=sink_config,
-        definition=definition_with_form_order((*selectors, *(key for key in keys if key.name not in selector_names))),
+        definition=definition_with_order_in_groups(
+            (*selectors, *(key for key in keys if key.name not in selector_names))
+        ),
     )
 
 
@@ -232,8 +234,10 @@ def sink_identity(config: Mapping[str, str], worker_kafka_properties: Mapping[st
     :raises ConfigError: when a value is not valid; the error names the key.
     """
     sink = configured_sink(config, worker_kafka_properties)
-    tolerance = error_tolerance_of(config)
-    is_atomic = tolerance is None or isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters)
+    tolerance = read_bad_record_settings(config)
+    is_atomic = tolerance is None or isinstance(
+        tolerance.dead_letter_destination, sink.plugin.atomic_dead_letter_destinations
+    )
     return {
         "class": sink.plugin.__name__,
         **sink.config.effective_values(sink.plugin.definition(sink.config), sink.plugin.identity_keys),
@@ -245,7 +249,7 @@ def sink_identity(config: Mapping[str, str], worker_kafka_properties: Mapping[st
     }
 
 
-def definition_with_form_order(keys: Iterable[ConfigKey]) -> ConfigDef:
+def definition_with_order_in_groups(keys: Iterable[ConfigKey]) -> ConfigDef:
     """A definition of ``keys`` with :attr:`ConfigKey.order`, the order in a form: the given order, numbered from 0 in
     each group."""
     next_order_by_group: Counter[str | None] = Counter()

@@ -61,7 +61,7 @@ def commit_empty_batch(checkpoint: Path, offset: str, batch_id: int) -> None:
     _write_new_file(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_EMPTY_BATCH_COMMIT)}")
 
 
-def write_source_log(checkpoint: Path, lines: list[str]) -> None:
+def write_first_source_log_entry(checkpoint: Path, lines: list[str]) -> None:
     """Write ``lines`` as entry 0 of the log of the checkpoint's only source.
 
     :raises FileExistsError: when this entry exists.

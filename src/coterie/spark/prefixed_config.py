@@ -35,6 +35,9 @@ class PrefixedConfig:
     """:data:`SOURCE_PREFIX`, :data:`SINK_PREFIX`, or the prefix of the keys of one transform or predicate."""
     is_prefix_optional: bool = False
     """Whether a key may also be set without the prefix."""
+    is_prefix_in_messages: bool = True
+    """Whether the messages of :meth:`error_by_key` have the keys with their prefix. In Connect's messages, the keys of
+    a transform or predicate have no prefix."""
     worker_kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The worker's own settings for Kafka, as properties of Kafka's clients: ``bootstrap.servers``, ..."""
 
@@ -100,7 +103,8 @@ class PrefixedConfig:
         """A mapping with one entry: under the user's key of ``name``, one error message about the value that the config
         sets. ``message``: what is wrong with the value and what to do."""
         key = self.user_key(name)
-        return {key: [invalid_value_message(key, self.config.get(key), message)]}
+        shown_key = key if self.is_prefix_in_messages else name
+        return {key: [invalid_value_message(shown_key, self.config.get(key), message)]}
 
     def make_config_error(self, name: str, message: str) -> ConfigError:
         """A ConfigError with the message of :meth:`error_by_key`; the caller raises it."""

@@ -23,10 +23,10 @@ from coterie.spark.bad_records.error_columns import bad_rows, good_rows
 from coterie.spark.bad_records.report import BadRecordLogReporter
 from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, rows_evaluated_once, summarize_bad_rows
 from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
-from coterie.spark.batch_execution import merge_spark_partitions
+from coterie.spark.batch_execution import coalesce_to_default_parallelism
 from coterie.spark.checkpoint import (
     HeldCheckpoint,
-    find_batch_in_flight,
+    find_batch_id_in_flight,
     is_checkpoint_taken_over,
     last_batch_id_in_log,
 )
@@ -41,7 +41,7 @@ from coterie.spark.failures import (
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.plugin_calls import clean_up_stage, plugin_stage
-from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskLineage
+from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sources.kafka_client import is_retriable
 from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeoutsAndRestarts
 from coterie.spark.transforms import apply_transforms
@@ -89,9 +89,9 @@ class TaskQuery:
         self._spark = spark
         self._pipeline = pipeline
         self._used_topics = pipeline.used_topics
-        self._lineage = TaskLineage(task=task, lineage_id=held_checkpoint.lineage_id)
+        self._lineage = TaskCheckpointLineage(task=task, lineage_id=held_checkpoint.lineage_id)
         self._bad_record_reporter = (
-            None if pipeline.error_tolerance is None else BadRecordLogReporter(task, pipeline.error_tolerance)
+            None if pipeline.bad_record_settings is None else BadRecordLogReporter(task, pipeline.bad_record_settings)
         )
         self._query: StreamingQuery | None = None
         self._start_lock = threading.Lock()
@@ -143,7 +143,7 @@ class TaskQuery:
         with plugin_stage("read"):
             rows = pipeline.source.read(self._spark, self.held_checkpoint.path, pipeline.sink.rotation)
         with plugin_stage("transforms"):
-            if pipeline.error_tolerance is None:
+            if pipeline.bad_record_settings is None:
                 rows = apply_transforms(rows, pipeline.transforms)
                 with plugin_stage("to_sink_columns"):
                     rows = pipeline.sink.to_sink_columns(rows)
@@ -156,12 +156,12 @@ class TaskQuery:
         # A start that was stopped or has lost its checkpoint must not remove the batches that the next owner stages.
         if self.fence.is_closed:
             raise FencedError
-        if not self.is_checkpoint_lost:
+        if not self.was_checkpoint_taken_over:
             with plugin_stage("take_over"):
-                self._pipeline.sink.take_over(self._lineage, self.held_checkpoint.start_number)
+                self._pipeline.sink.take_over(self._lineage, self.held_checkpoint.task_start_number)
             if self._pipeline.dead_letter_queue is not None:
                 with plugin_stage("take_over"):
-                    self._pipeline.dead_letter_queue.take_over(self._lineage, self.held_checkpoint.start_number)
+                    self._pipeline.dead_letter_queue.take_over(self._lineage, self.held_checkpoint.task_start_number)
         with self._start_lock:
             if self.fence.is_closed:
                 raise FencedError
@@ -198,7 +198,7 @@ class TaskQuery:
             while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.fence.is_closed:
                     raise FencedError
-                if (timeout_message := self.detect_batch_timeout()) is not None:
+                if (timeout_message := self.mark_failed_on_batch_timeout()) is not None:
                     raise WorldError(timeout_message)
         except Exception as error:
             if self.fence.is_closed:
@@ -229,7 +229,7 @@ class TaskQuery:
     def source(self) -> Source:
         return self._pipeline.source
 
-    def detect_batch_timeout(self) -> str | None:
+    def mark_failed_on_batch_timeout(self) -> str | None:
         """A message if the running batch has taken longer than ``task.batch.timeout.ms``, else None. The message is
         also assigned to :attr:`permanent_failure`."""
         batch_and_start_s, limit_ms = self._running_batch_and_start_s, self._pipeline.timeouts.batch_timeout_ms
@@ -243,7 +243,7 @@ class TaskQuery:
         return self.permanent_failure
 
     @property
-    def is_checkpoint_lost(self) -> bool:
+    def was_checkpoint_taken_over(self) -> bool:
         """Whether another start has taken over the checkpoint; tested in the file system at each call."""
         return is_checkpoint_taken_over(self.held_checkpoint.path)
 
@@ -333,7 +333,9 @@ class TaskQuery:
     def _stopping_point_text(self) -> str:
         """Where the query has stopped, as the end of the clause "stopped ..."."""
         planned, committed = (last_batch_id_in_log(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
-        if self.is_checkpoint_lost:  # Then neither log could be read; checked afterwards, because it may be lost now.
+        if (
+            self.was_checkpoint_taken_over
+        ):  # Then neither log could be read; checked afterwards, because it may be lost now.
             return "without its checkpoint, which another start has taken over"
         return "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
 
@@ -374,9 +376,9 @@ class TaskQuery:
         Returns when that batch has ended or failed, or when the grace is over. Does nothing if the query has failed or
         its checkpoint was taken over. Raises the exceptions of :meth:`start`.
         """
-        if self._must_interrupt(deadline_s) or ended_query.exception() is not None or self.is_checkpoint_lost:
+        if self._must_interrupt(deadline_s) or ended_query.exception() is not None or self.was_checkpoint_taken_over:
             return
-        if find_batch_in_flight(self.held_checkpoint.path) is None:
+        if find_batch_id_in_flight(self.held_checkpoint.path) is None:
             return
         log.debug("Task %s: running the batch that Spark planned during the stop", self.task)
         ended_query.stop()
@@ -405,7 +407,7 @@ class TaskQuery:
                 raise FencedError
             is_small = self._pipeline.source.is_batch_small(batch.sparkSession, self.held_checkpoint.path, batch_id)
             rows = (
-                merge_spark_partitions(batch, source_partition_count=self._pipeline.source_partition_count)
+                coalesce_to_default_parallelism(batch, source_partition_count=self._pipeline.source_partition_count)
                 if is_small
                 else batch
             )
@@ -414,7 +416,7 @@ class TaskQuery:
                 batch_id=batch_id,
                 rows=rows,
                 is_small=is_small,
-                find_has_bounded_partitions=partial(
+                compute_has_bounded_partitions=partial(
                     self._pipeline.source.has_bounded_partitions,
                     batch.sparkSession,
                     self.held_checkpoint.path,
@@ -424,11 +426,11 @@ class TaskQuery:
             with ExitStack() as clean_up_stack:
                 staged_batches, get_summary = self._stage_batch(whole_batch, clean_up_stack)
                 self._pipeline.source.check_after_read(batch.sparkSession, self.held_checkpoint.path, batch_id)
-                with self.fence.commit_unless_closed():
+                with self.fence.commit_or_raise_if_closed():
                     for staged_batch in staged_batches:
                         staged_batch.commit()
                 if self._bad_record_reporter is not None:
-                    self._bad_record_reporter.add_batch(get_summary())
+                    self._bad_record_reporter.count_and_log_when_due(get_summary())
         except UnreachableError as error:
             self._last_failure = str(error)
             self.is_server_unreachable = True
@@ -468,10 +470,10 @@ class TaskQuery:
         Returns the staged batches in the order in which they must be committed, and a function that returns the number
         of bad rows and the first of them; it is called after the commits.
         """
-        sink, tolerance = self._pipeline.sink, self._pipeline.error_tolerance
+        sink, tolerance = self._pipeline.sink, self._pipeline.bad_record_settings
         if tolerance is None:
             return [self._clean_up_at_end(clean_up_stack, sink.stage(whole_batch))], BadRowSummary
-        if isinstance(tolerance.dead_letter_destination, sink.atomic_dead_letters):
+        if isinstance(tolerance.dead_letter_destination, sink.atomic_dead_letter_destinations):
             separator = BadRowSeparator(
                 whole_batch.rows,
                 is_small=whole_batch.is_small,
@@ -479,7 +481,7 @@ class TaskQuery:
             )
             batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
             return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary
-        if self._pipeline.dead_letter_queue is None and not tolerance.logs_errors:
+        if self._pipeline.dead_letter_queue is None and not tolerance.logs_bad_record_counts:
             # Only the good rows are evaluated: no second evaluation exists that could give other rows.
             return [
                 self._clean_up_at_end(
@@ -537,5 +539,5 @@ def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_grace_ov
     # batch: accept it only after two equal reads without a batch in flight.
     while idle_reads < 2 and thread.isAlive() and not is_grace_over():
         time.sleep(0.02)
-        is_idle = not java_query.status().isTriggerActive() and find_batch_in_flight(checkpoint) is None
+        is_idle = not java_query.status().isTriggerActive() and find_batch_id_in_flight(checkpoint) is None
         idle_reads = idle_reads + 1 if is_idle else 0

@@ -32,14 +32,14 @@ class EventRedactor:
 
     def __init__(self, spark: SparkSession) -> None:
         """Begin to hide the values that are known now, and each later value before
-        :func:`coterie.config.secrets.remember_secret` returns. To be called before ``spark`` runs a query.
+        :func:`coterie.config.secrets.register_secret_to_hide` returns. To be called before ``spark`` runs a query.
 
         :raises Py4JError: when this version of Spark has other internals.
         :raises SecretNotHiddenError: when the JVM does not take the values.
         """
         java_redactor = make_java_redactor(spark)
         java_redactor.install(spark.sparkContext._jsc.sc(), spark._jsparkSession.sharedState())
-        self._follower = partial(send_secrets, java_redactor)
+        self._follower = partial(set_hidden_texts, java_redactor)
         add_secrets_follower(self._follower)
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class EventRedactor:
         remove_secrets_follower(self._follower)
 
 
-def send_secrets(java_redactor: Any, texts: Sequence[str]) -> None:
+def set_hidden_texts(java_redactor: Any, texts: Sequence[str]) -> None:
     """Make ``texts`` the list of texts that ``java_redactor`` (:func:`make_java_redactor`) hides from now on, in place
     of the former list; where several match at the same place, the first is hidden.
 
@@ -78,7 +78,7 @@ def make_java_redactor(spark: SparkSession) -> Any:
     return compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(arguments)
 
 
-def make_event_redactor(spark: SparkSession) -> EventRedactor | None:
+def install_secret_redactor(spark: SparkSession) -> EventRedactor | None:
     """A new redactor of the events of ``spark``; None if Spark has neither UI nor event log.
 
     :raises WorldError: when this version of Spark has other internals, or the JVM does not take the known values.

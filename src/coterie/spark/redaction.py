@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from coterie.config.secrets import SECRET_NAME_PATTERN
 from coterie.spark.prefixed_config import OPTION_PREFIX, SINK_PREFIX, SOURCE_PREFIX
-from coterie.spark.sessions import new_session
+from coterie.spark.sessions import new_session_without_java_functions
 
 _OPTIONS_PATTERN_KEY = "spark.sql.redaction.options.regex"
 _SPARK_OPTIONS_PATTERN = "(?i)url"
@@ -31,12 +31,12 @@ _PREFIXES = (SOURCE_PREFIX, SINK_PREFIX, OPTION_PREFIX, "consumer.override.", "p
 """Prefixes, in their order, of a connector's key that are not in the name of the Spark option that the key sets."""
 
 
-def redacting_session(
+def new_redacting_session(
     spark: SparkSession, config: Mapping[str, str], resolved_config: Mapping[str, str]
 ) -> SparkSession:
     """A new session of the application of ``spark`` that redacts the options whose values come from references: those
     whose values in ``config`` and in ``resolved_config`` differ."""
-    session = new_session(spark)
+    session = new_session_without_java_functions(spark)
     names = sorted({_spark_option_name(key) for key, value in config.items() if resolved_config[key] != value})
     if names:
         pattern = "|".join(re.escape(name) for name in names)

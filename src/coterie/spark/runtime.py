@@ -22,17 +22,17 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.logger_levels import LoggerLevel
 from coterie.spark import user_code
-from coterie.spark.call_ledger import CallQueue
-from coterie.spark.checkpoint import HeldCheckpoint, check_checkpoint_location
+from coterie.spark.call_ledger import CallQueueSpec
+from coterie.spark.checkpoint import HeldCheckpoint, create_and_test_checkpoint_location
 from coterie.spark.events import EventQueue
 from coterie.spark.failures import SPARK_NOT_RUNNING_MESSAGE
 from coterie.spark.fence import Fence
 from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
-from coterie.spark.jars import jar_packages, missing_package_messages, spark_settings_for_jars
+from coterie.spark.jars import jar_packages, missing_jars_message_by_package, spark_settings_for_jars
 from coterie.spark.jvm_loggers import read_logger_levels, set_logger_level
 from coterie.spark.offset_committer import OffsetCommitter
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, result_of
-from coterie.spark.plugin_list import all_plugins, plugin_keys
+from coterie.spark.plugin_list import all_plugins, plugin_config_keys
 from coterie.spark.plugins import connector_type, source_by_name
 from coterie.spark.session import SparkDriver, start_driver
 from coterie.spark.settings import SparkConfig
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CONNECTOR_CALLS = CallQueue(name="connector", concurrent_max=16)
+CONNECTOR_CALLS = CallQueueSpec(name="connector", concurrent_calls_max=16)
 """The calls for connectors: they validate a config, split a connector, read or change its offsets, or finish a
 checkpoint generation. Separate from starts and stops, which must not wait for them."""
-LOGGER_CALLS = CallQueue(name="loggers", concurrent_max=1)
-OPEN_CALLS = CallQueue(name="open", concurrent_max=1)
+LOGGER_CALLS = CallQueueSpec(name="loggers", concurrent_calls_max=1)
+OPEN_CALLS = CallQueueSpec(name="open", concurrent_calls_max=1)
 ENDED_SPLIT_TIMEOUT_S = 5
 """How long a running split, change of offsets or finish of a checkpoint generation may take to end after
 :meth:`SparkTaskRuntime.stop_connector`. Then the call is abandoned."""
@@ -99,7 +99,7 @@ class SparkTaskRuntime:
         await asyncio.to_thread(self._close_blocking)
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         providers = self._config.config_providers
         return await self._calls.call(
@@ -110,7 +110,7 @@ class SparkTaskRuntime:
                 config,
                 providers.resolve,
                 self._config.worker_kafka_properties,
-                [providers.resolve_where_possible(task_config) for task_config in checkpointed_task_configs],
+                [providers.resolve_where_possible(task_config) for task_config in configs_of_checkpointed_tasks],
             ),
             stage="validate",
         )
@@ -123,7 +123,7 @@ class SparkTaskRuntime:
 
     async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
         return await self._calls.call(
-            CONNECTOR_CALLS, f"class {name}", lambda: plugin_keys(name, version_range), stage="definition"
+            CONNECTOR_CALLS, f"class {name}", lambda: plugin_config_keys(name, version_range), stage="definition"
         )
 
     async def logger_levels(self) -> Mapping[str, LoggerLevel]:
@@ -149,14 +149,19 @@ class SparkTaskRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
         return await self._call_splitter(
             connector,
             lambda fence: self._splitter.split(
-                fence, connector, incarnation, config, checkpointed_task_configs, keeps_source_parts=keeps_source_parts
+                fence,
+                connector,
+                incarnation,
+                config,
+                configs_of_checkpointed_tasks,
+                keeps_source_parts=keeps_source_parts,
             ),
         )
 
@@ -166,11 +171,11 @@ class SparkTaskRuntime:
             if name == connector:
                 call.abandon_after(ENDED_SPLIT_TIMEOUT_S)
 
-    async def finish_checkpoint_generation(
+    async def create_next_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         return await self._call_splitter(
-            connector, lambda fence: self._splitter.finish_checkpoint_generation(fence, connector, incarnation)
+            connector, lambda fence: self._splitter.create_next_checkpoint_generation(fence, connector, incarnation)
         )
 
     async def read_offsets(
@@ -188,20 +193,20 @@ class SparkTaskRuntime:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
         await self._call_splitter(
             connector,
             lambda fence: self._splitter.change_offsets(
-                fence, connector, incarnation, config, checkpointed_task_configs, change
+                fence, connector, incarnation, config, configs_of_checkpointed_tasks, change
             ),
         )
 
     async def _call_splitter(self, connector: ConnectorName, function: Callable[[Fence], T]) -> T:
         """Call ``function``, a function of the splitter for ``connector``, on another thread with a new fence, and
         return its result. The fence is closed when the call is abandoned."""
-        fence = self._splitter.open_fence(connector)
+        fence = self._splitter.add_fence(connector)
         call = self._calls.submit(
             CONNECTOR_CALLS,
             f"connector {connector}",
@@ -223,8 +228,8 @@ class SparkTaskRuntime:
     async def restart(self, task: ConnectorTaskId) -> None:
         await self._supervisor.restart(task)
 
-    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
-        self._supervisor.end_task_start(task, grace_ms=grace_ms)
+    def abort_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        self._supervisor.abort_task_start(task, grace_ms=grace_ms)
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         await self._supervisor.stop(task, grace_ms=grace_ms)
@@ -253,7 +258,7 @@ class SparkTaskRuntime:
         config = self._config
         with plugin_stage("import"):
             source_by_name()  # The event loop uses the imported plug-ins, and must not wait for an import.
-        check_checkpoint_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
+        create_and_test_checkpoint_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
         settings = {
             **user_code.python_session_settings(config.python_settings),
             **self._fetch_jars_and_make_settings(),
@@ -261,14 +266,14 @@ class SparkTaskRuntime:
         }
         if self._closing.is_set():  # This call was abandoned in the import of a plug-in that has returned late.
             raise WorldError("Spark was not started: this worker is being shut down")
-        self._driver = start_driver(replace(config, user_settings=settings), self._on_jvm_exit)
+        self._driver = start_driver(replace(config, user_settings=settings), self._end_runs_after_jvm_exit)
         if self._closing.is_set():
             raise WorldError("Spark was started and is not used: this worker is being shut down")
         try:
             run_warm_up_queries(self._driver.spark, config.scratch_folder)
         except (PySparkException, Py4JError, WorldError) as error:
             raise WorldError(f"a warm-up query of Spark failed; see {config.jvm_log_file}: {error}") from error
-        self._missing_jars = missing_package_messages(self._driver.spark)
+        self._missing_jars = missing_jars_message_by_package(self._driver.spark)
         if self._missing_jars:
             log.info(
                 "This worker rejects connectors that need the jars of %s: see `coterie jars list`",
@@ -280,10 +285,13 @@ class SparkTaskRuntime:
         )
         partitions_thread.start()
         offset_committer = OffsetCommitter(
-            self._supervisor.running_queries, self._config.offset_flush_interval_ms, self._calls
+            self._supervisor.running_and_stopping_queries, self._config.offset_flush_interval_ms, self._calls
         )
         self._offset_commit_thread = threading.Thread(
-            target=offset_committer.run_until_closing, args=(self._closing,), name="coterie-lag", daemon=True
+            target=offset_committer.commit_repeatedly_until_closing,
+            args=(self._closing,),
+            name="coterie-lag",
+            daemon=True,
         )
         self._offset_commit_thread.start()
 
@@ -306,7 +314,7 @@ class SparkTaskRuntime:
                     jars_to_fetch,
                     jar_config.folder,
                     repository_url=jar_config.repository_url,
-                    on_bytes=self._check_not_closing,
+                    on_chunk=self._check_not_closing,
                 )
                 log.info("All missing jars were fetched")
         return spark_settings_for_jars(jar_config.folder, user_settings)
@@ -329,19 +337,19 @@ class SparkTaskRuntime:
             self._driver.close()
         if self._opening is not None:
             futures.wait([self._opening.future], INTERRUPTED_OPEN_TIMEOUT_S)
-        self._calls.wait_for_threads(CLOSE_TIMEOUT_S)
+        self._calls.wait_or_abandon_running_calls(CLOSE_TIMEOUT_S)
         if self._offset_commit_thread is not None:
             self._offset_commit_thread.join()
         # `open` may have created the session after the check above.
         if self._driver is not None:
             self._driver.close()
 
-    def _on_jvm_exit(self, reason: str) -> None:
+    def _end_runs_after_jvm_exit(self, reason: str) -> None:
         """Reject further commits of all splits and tasks and report :class:`RuntimeDied`: the JVM has ended
         unexpectedly."""
         self._jvm_exit_reason = reason
         self._splitter.close_fences_nowait()
-        self._supervisor.end_runs_with_query()
+        self._supervisor.end_runs_without_stopping_queries()
         self._events.put(RuntimeDied(reason=reason))
 
     def _driver_for_loggers(self) -> SparkDriver | None:

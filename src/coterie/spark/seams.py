@@ -46,9 +46,13 @@ class TaskInput:
     source_partitions: tuple[str, ...]
     """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them. If
     :attr:`split_function` is a hash function, they may be digests of the names
-    (:meth:`Split.with_partition_name_digests`)."""
+    (:meth:`Split.with_digests_for_hash_split`)."""
     split_function: SplitFunction
     """The function that divides the input of the source partitions between the tasks."""
+
+
+class TooManyTasksError(CoterieError):
+    """A source returns more tasks than the ``tasks.max`` of its connector; the message is Connect's."""
 
 
 class BatchTooLargeError(CoterieError):
@@ -237,7 +241,7 @@ class TopicUser(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLineage:
+class TaskCheckpointLineage:
     """A task and the lineage of its checkpoint: batch ids are unique in a lineage, and repeat in other lineages."""
 
     task: ConnectorTaskId
@@ -253,24 +257,25 @@ class Batch:
     deterministic, two evaluations of the rows may classify different rows as bad.
     """
 
-    task_lineage: TaskLineage
+    task_lineage: TaskCheckpointLineage
     batch_id: int
     rows: DataFrame
     """The rows, with the columns of :meth:`Sink.to_sink_columns`."""
     is_small: bool
     """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
-    find_has_bounded_partitions: Callable[[], bool] = lambda: False
+    compute_has_bounded_partitions: Callable[[], bool] = lambda: False
     """Returns the result of :meth:`Source.has_bounded_partitions` for the batch."""
     bad_row_separator: BadRowSeparator | None = None
     """Separates the batch's good and bad rows, for a sink that writes both in one transaction
-    (:attr:`Sink.atomic_dead_letters`); else None. Such a sink takes its rows from this separator and not from
+    (:attr:`Sink.atomic_dead_letter_destinations`); else None. Such a sink takes its rows from this separator and not
+    from
     :attr:`rows`, which are the good rows of another evaluation."""
 
     @property
     def has_bounded_partitions(self) -> bool:
         """Whether the driver may hold the rows of two Spark partitions; see :meth:`Source.has_bounded_partitions`. The
         source computes it at each call, so only a sink whose driver reads the rows calls it."""
-        return self.is_small or self.find_has_bounded_partitions()
+        return self.is_small or self.compute_has_bounded_partitions()
 
 
 class StagedBatch(Protocol):
@@ -341,7 +346,7 @@ class Sink(Protocol):
     connection_keys: ClassVar[tuple[str, ...]]
     """The keys that determine to which system (cluster, server) the identity keys refer; they include passwords and
     options."""
-    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]]
+    atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]]
     """The kinds of dead letter destination to which the sink writes in the same commit as the good rows of a batch. For
     these kinds :meth:`stage` receives a batch with a :attr:`Batch.bad_row_separator`; the sink's config names the
     destination.
@@ -388,13 +393,13 @@ class Sink(Protocol):
         """
         ...
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """Remove the data that earlier owners of this task have staged, and end their open transactions on a server, so
         that earlier owners commit nothing any more. A sink that does not write exactly once (:meth:`is_exactly_once`)
         need not prevent their commits. Called on the same object before each start of the query, also before restarts.
 
-        ``start_number`` is the number of the task's start (:attr:`HeldCheckpoint.start_number`): earlier owners have
-        lower numbers.
+        ``task_start_number`` is the number of the task's start (:attr:`HeldCheckpoint.task_start_number`): earlier
+        owners have lower numbers.
 
         :raises FencedError: when a later start of the task has taken over in the sink.
         :raises WorldError, OSError: when the sink cannot be reached or used.
@@ -402,7 +407,7 @@ class Sink(Protocol):
         ...
 
     @classmethod
-    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Remove the data that the sink keeps for each of ``lineages`` to reject a second copy of a batch. Idempotent.
 
         All batches of the lineages are committed, and no start will use these lineages any more. Also after the removal

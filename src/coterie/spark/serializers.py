@@ -84,6 +84,7 @@ def serializer_definition(config: PrefixedConfig, side: str) -> ConfigDef:
         keys.append(
             ConfigKey(
                 name=f"{name}.schemas.enable",
+                name_in_type_errors="schemas.enable",
                 type=Type.BOOLEAN,
                 documentation=f'Whether the {side} is written as {{"schema": ..., "payload": ...}}.',
                 default="true",
@@ -143,7 +144,7 @@ class Serializer:
                 return column if isinstance(field.dataType, BinaryType) else column.cast("string").cast("binary")
             case Format.JSON:
                 text = _column_to_json(column, field)
-                return F.when(column.isNotNull(), self._with_envelope(text, field.dataType))
+                return F.when(column.isNotNull(), self._to_bytes_in_envelope_if_set(text, field.dataType))
 
     def serialize_columns(self, rows: DataFrame, names: Sequence[str]) -> Column:
         """The bytes of a JSON object with the columns ``names`` of ``rows``, in an envelope if
@@ -153,9 +154,9 @@ class Serializer:
         """
         fields = [rows.schema[name] for name in names]
         payload = F.struct(*(_to_json_types(exact_column(name), rows.schema[name]).alias(name) for name in names))
-        return self._with_envelope(_struct_to_json(payload), StructType(fields))
+        return self._to_bytes_in_envelope_if_set(_struct_to_json(payload), StructType(fields))
 
-    def _with_envelope(self, text: Column, type_: DataType) -> Column:
+    def _to_bytes_in_envelope_if_set(self, text: Column, type_: DataType) -> Column:
         """The bytes of the JSON ``text``, which was written from the column type ``type_``; in an envelope with the
         schema if ``has_schema_envelope``."""
         if not self.has_schema_envelope:

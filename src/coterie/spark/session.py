@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.class_archive import with_archive_option
-from coterie.spark.java import find_java_home, write_signal_ignoring_launcher
+from coterie.spark.java import find_or_write_java_home, write_signal_ignoring_launcher
 from coterie.spark.java_names import CachingJvmView
-from coterie.spark.jvm_log import open_jvm_log
-from coterie.spark.redacted_events import EventRedactor, make_event_redactor
+from coterie.spark.jvm_log import open_redacted_jvm_log
+from coterie.spark.redacted_events import EventRedactor, install_secret_redactor
 from coterie.spark.redaction import REDACTION_SETTINGS
 from coterie.spark.settings import SparkConfig
 
@@ -120,14 +120,19 @@ class SparkDriver:
         self._gateway = gateway
         self._closing = threading.Event()
 
-        def wait_for_jvm_exit() -> None:
+        def wait_and_report_jvm_exit() -> None:
             exit_code = gateway.proc.wait()
             if not self._closing.is_set():
                 end_text = f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with {exit_code}"
                 on_exit(f"Spark's JVM (process {self.jvm_pid}) {end_text}; its log is {jvm_log_file}")
 
-        self._jvm_exit_thread = threading.Thread(target=wait_for_jvm_exit, name="coterie-jvm-watch", daemon=True)
+        self._jvm_exit_thread = threading.Thread(target=wait_and_report_jvm_exit, name="coterie-jvm-watch", daemon=True)
         self._jvm_exit_thread.start()
+
+    def wait_and_report_jvm_exit(self, *, timeout_s: float) -> None:
+        """Wait ``timeout_s`` seconds at most until the JVM has ended and ``on_exit`` has returned. For a caller whose
+        call of the JVM has failed, possibly a moment before the end of the JVM is noticed."""
+        self._jvm_exit_thread.join(timeout_s)
 
     def close(self, *, timeout_s: float = 10) -> None:
         """Stop Spark and end the JVM. A JVM that still runs ``timeout_s`` seconds after Spark was stopped is killed.
@@ -153,7 +158,7 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
     scratch_folder, jvm_log_file = config.scratch_folder, config.jvm_log_file
     scratch_folder.mkdir(parents=True, exist_ok=True)
     jvm_log_file.parent.mkdir(parents=True, exist_ok=True)
-    java_home = find_java_home(scratch_folder, os.environ)
+    java_home = find_or_write_java_home(scratch_folder, os.environ)
     conf = SparkConf(loadDefaults=False)
     conf.setAll(
         list(
@@ -162,7 +167,7 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
             ).items()
         )
     )
-    with _launch_lock, open_jvm_log(jvm_log_file) as jvm_output:
+    with _launch_lock, open_redacted_jvm_log(jvm_log_file) as jvm_output:
         if SparkContext._active_spark_context is not None:
             raise WorldError("This process already runs a Spark session; a process can have only one")
         try:
@@ -186,7 +191,7 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
             context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
             spark = SparkSession(context)
-            return SparkDriver(spark, make_event_redactor(spark), gateway, jvm_log_file, on_exit)
+            return SparkDriver(spark, install_secret_redactor(spark), gateway, jvm_log_file, on_exit)
         except Exception as error:
             _end_jvm(gateway, timeout_s=10)
             raise WorldError(f"Spark did not start; see {jvm_log_file}: {error}") from error

@@ -6,7 +6,7 @@ FUNCTIONS_THAT_CALL_JAVA: tuple[str, ...] = ("java_method", "reflect", "try_refl
 """Spark's SQL functions that call any static method of Java, also ``System.exit``."""
 
 
-def new_session(spark: SparkSession) -> SparkSession:
+def new_session_without_java_functions(spark: SparkSession) -> SparkSession:
     """A new session of the application of ``spark``, without :data:`FUNCTIONS_THAT_CALL_JAVA`: a condition or query of
     a connector must not end the worker or read its environment."""
     session = spark.newSession()

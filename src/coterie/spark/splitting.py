@@ -12,17 +12,17 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import SourcePartsChanged, SplitEndedError, SplitResult
+from coterie.herder.seams import SourcePartsChanged, SplitAbortedError, SplitResult
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
-from coterie.spark.call_ledger import CallQueue
-from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over
-from coterie.spark.connector_keys import common_definition
+from coterie.spark.call_ledger import CallQueueSpec
+from coterie.spark.checkpoint import HeldCheckpoint, find_batch_id_in_flight, is_checkpoint_taken_over
+from coterie.spark.connector_keys import common_connector_definition
 from coterie.spark.events import EventQueue
-from coterie.spark.failures import error_message
+from coterie.spark.failures import error_message, has_lost_jvm_connection
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest, PositionChange
@@ -44,8 +44,8 @@ from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, wr
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity, source_class
 from coterie.spark.positions import Positions
 from coterie.spark.query import TakenOverInSinkError, TaskQuery
-from coterie.spark.redaction import redacting_session
-from coterie.spark.seams import HasConsumerGroup, MayRecreatePartitions, Source, TaskLineage
+from coterie.spark.redaction import new_redacting_session
+from coterie.spark.seams import HasConsumerGroup, MayRecreatePartitions, Source, TaskCheckpointLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
@@ -60,7 +60,9 @@ the re-split continues, also if some of them still run. The time consists of the
 their workers detect that the generation is closed."""
 POLL_INTERVAL_S = 0.5
 """Interval at which :meth:`Splitter.watch_source_partitions` checks whether a source's partitions have to be listed."""
-PARTITION_CHECK_CALLS = CallQueue(name="partition check", concurrent_max=4)
+JVM_EXIT_TIMEOUT_S = 5
+"""How long an operation that has lost its connection to the JVM waits until the end of the JVM is noticed."""
+PARTITION_CHECK_CALLS = CallQueueSpec(name="partition check", concurrent_calls_max=4)
 """The calls that list the partitions of watched sources."""
 
 
@@ -106,12 +108,12 @@ class Splitter:
         self._calls = calls
         self._lock = threading.Lock()
         self._connector_by_fence: dict[Fence, ConnectorName] = {}
-        """The fences of the running calls for which :meth:`open_fence` was called, each with its connector."""
+        """The fences of the running calls for which :meth:`add_fence` was called, each with its connector."""
         self._watched_sources: dict[ConnectorName, WatchedSource] = {}
         """The sources whose partitions :meth:`watch_source_partitions` lists, by connector."""
 
-    def open_fence(self, connector: ConnectorName) -> Fence:
-        """A new fence, to be passed to one call of :meth:`split`, :meth:`finish_checkpoint_generation` or
+    def add_fence(self, connector: ConnectorName) -> Fence:
+        """A new fence, to be passed to one call of :meth:`split`, :meth:`create_next_checkpoint_generation` or
         :meth:`change_offsets` of ``connector``. :meth:`stop_connector` and :meth:`close_fences_nowait` close the fence,
         also before that call begins."""
         fence = Fence()
@@ -120,7 +122,7 @@ class Splitter:
         return fence
 
     def drop_fence(self, fence: Fence) -> None:
-        """Forget ``fence``, which :meth:`open_fence` has returned and whose call has ended or will never begin. Does
+        """Forget ``fence``, which :meth:`add_fence` has returned and whose call has ended or will never begin. Does
         nothing if it is forgotten already."""
         with self._lock:
             self._connector_by_fence.pop(fence, None)
@@ -131,19 +133,19 @@ class Splitter:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
         """Split the connector into task configs, as :meth:`coterie.herder.seams.TaskRuntime.split` describes.
-        ``fence``: a new fence from :meth:`open_fence`. The source's partitions are watched afterwards
+        ``fence``: a new fence from :meth:`add_fence`. The source's partitions are watched afterwards
         (:meth:`watch_source_partitions`)."""
         with self._fenced_operation(fence, connector):
             with plugin_stage("validate"):
                 resolved_config = self._resolve_references(config)
                 source = configured_source(resolved_config, self._config.worker_kafka_properties)
                 resolved_task_configs = [
-                    self._config.config_providers.resolve_where_possible(task) for task in checkpointed_task_configs
+                    self._config.config_providers.resolve_where_possible(task) for task in configs_of_checkpointed_tasks
                 ]
                 if errors := (
                     source_change_errors(source, resolved_task_configs)
@@ -152,7 +154,7 @@ class Splitter:
                     raise ConfigError(errors)
             listed_at_s, max_age_ms = (
                 time.monotonic(),
-                common_definition().required_value(resolved_config, METADATA_MAX_AGE_KEY.name, int),
+                common_connector_definition().required_value(resolved_config, METADATA_MAX_AGE_KEY.name, int),
             )
             with plugin_stage("list_source_partitions"):
                 source_partitions = source.plugin.list_source_partitions(source.config)
@@ -165,7 +167,7 @@ class Splitter:
                 )
             ):
                 raise ConfigError(errors)
-            has_generation = any(GENERATION_KEY in task for task in checkpointed_task_configs)
+            has_generation = any(GENERATION_KEY in task for task in configs_of_checkpointed_tasks)
             request = GenerationRequest(
                 config=config,
                 split=split_to_store(split, source, config),
@@ -177,14 +179,14 @@ class Splitter:
                 infer_values=wrap_in_plugin_stage(
                     "infer_values",
                     lambda known_values: source.plugin.infer_values(
-                        redacting_session(self._running_driver().spark, config, resolved_config),
+                        new_redacting_session(self._running_driver().spark, config, resolved_config),
                         source.config.with_defaults(known_values),
                     ),
                 ),
                 is_split_fixed=source.plugin.has_fixed_split,
-                was_connector_started=has_generation,
-                make_generation_zero_manifest=partial(self._generation_zero_manifest, checkpointed_task_configs)
-                if checkpointed_task_configs and not has_generation
+                has_task_configs_with_generation=has_generation,
+                make_legacy_layout_manifest=partial(self._make_legacy_layout_manifest, configs_of_checkpointed_tasks)
+                if configs_of_checkpointed_tasks and not has_generation
                 else None,
                 keeps_source_parts=keeps_source_parts,
             )
@@ -208,15 +210,16 @@ class Splitter:
             with plugin_stage("definition"):
                 return SplitResult(
                     task_configs=task_configs(connector, config, manifest, resolved_config),
-                    postponement=None if matches_request(manifest, request) else RESPLIT_POSTPONEMENT,
+                    kept_source_parts_reason=None if matches_request(manifest, request) else RESPLIT_POSTPONEMENT,
                 )
 
-    def finish_checkpoint_generation(
+    def create_next_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
     ) -> list[Mapping[str, str]] | None:
         """Finish the re-split of the connector's closed checkpoint generation unless another worker performs it, as
-        :meth:`coterie.herder.seams.TaskRuntime.finish_checkpoint_generation` describes. ``fence``: a new fence from
-        :meth:`open_fence`.
+        :meth:`coterie.herder.seams.TaskRuntime.create_next_checkpoint_generation` describes. ``fence``: a new fence
+        from
+        :meth:`add_fence`.
 
         Returns the configs of the tasks of the newest generation, also if no generation was closed. None when there is
         no generation, when no task can start in the newest one, or when another worker performs the re-split.
@@ -256,13 +259,13 @@ class Splitter:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
         """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes: create
         a checkpoint generation with the changed positions. Then replace the offsets of the connector's consumer group,
-        if the source has one; a failure to do so is only logged. ``fence``: a new fence from :meth:`open_fence`."""
-        with self._fenced_operation(fence, connector, is_repeated=False):
+        if the source has one; a failure to do so is only logged. ``fence``: a new fence from :meth:`add_fence`."""
+        with self._fenced_operation(fence, connector, is_retried_by_herder=False):
             source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.
             is_movable = not isinstance(source.plugin.position_store, UnmovablePositionStore)
@@ -288,7 +291,9 @@ class Splitter:
                     change=PositionChange(positions=positions, removes_others=change.removes_others),
                     config=config,
                     split_function=source.plugin.split_function,
-                    was_connector_started=any(GENERATION_KEY in task for task in checkpointed_task_configs),
+                    has_task_configs_with_generation=any(
+                        GENERATION_KEY in task for task in configs_of_checkpointed_tasks
+                    ),
                 )
             )
             if isinstance(source.plugin, HasConsumerGroup):
@@ -307,8 +312,8 @@ class Splitter:
                     )
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running calls of :meth:`split`, :meth:`finish_checkpoint_generation` and :meth:`change_offsets` of
-        ``connector``, and stop watching its source partitions, as
+        """End the running calls of :meth:`split`, :meth:`create_next_checkpoint_generation` and :meth:`change_offsets`
+        of ``connector``, and stop watching its source partitions, as
         :meth:`coterie.herder.seams.TaskRuntime.stop_connector` describes."""
         with self._lock:
             self._watched_sources.pop(connector, None)
@@ -338,11 +343,11 @@ class Splitter:
                 check_calls[connector] = self._calls.submit(
                     PARTITION_CHECK_CALLS,
                     f"connector {connector}",
-                    partial(self._check_source_partitions, connector),
+                    partial(self._report_if_partitions_changed, connector),
                     stage="list_source_partitions",
                 )
 
-    def _check_source_partitions(self, connector: ConnectorName) -> None:
+    def _report_if_partitions_changed(self, connector: ConnectorName) -> None:
         """Report ``connector`` if its source partitions have changed since this worker split it. Does nothing if the
         source is not watched, also when the watch ends during the check; a source that cannot be listed is logged and
         listed again later."""
@@ -380,7 +385,7 @@ class Splitter:
             )
 
     def close_fences_nowait(self) -> None:
-        """Close the fences of all calls of :meth:`split`, :meth:`finish_checkpoint_generation` and
+        """Close the fences of all calls of :meth:`split`, :meth:`create_next_checkpoint_generation` and
         :meth:`change_offsets` that are running or about to begin: they commit no checkpoint generation and no batch in
         flight any more, except in a commit that has already begun. Does not wait."""
         with self._lock:
@@ -388,31 +393,53 @@ class Splitter:
                 fence.close_nowait()
 
     @contextmanager
-    def _fenced_operation(self, fence: Fence, connector: ConnectorName, *, is_repeated: bool = True) -> Iterator[None]:
+    def _fenced_operation(
+        self, fence: Fence, connector: ConnectorName, *, is_retried_by_herder: bool = True
+    ) -> Iterator[None]:
         """Context manager: the block is one split, finishes one closed checkpoint generation, or changes the offsets of
         a connector; at its end ``fence`` is removed from the fences of the running calls. Exceptions of the block that
-        are not mentioned below are raised unchanged. ``is_repeated``: the herder tries the operation again if it ends
-        early, as it does with a split.
+        are not mentioned below are raised unchanged. ``is_retried_by_herder``: the herder tries the operation again if
+        it ends early, as it does with a split.
 
-        :raises SplitEndedError: when ``fence`` was closed before or during the block, or another worker has taken over
-            the split, or in the sink a task whose batch in flight is run.
-        :raises WorldError: when Spark is not running on this worker.
+        :raises SplitAbortedError: when ``fence`` was closed before or during the block, or another worker has taken
+        over
+            the split, or in the sink a task whose batch in flight is run; or when Spark is not running on this worker,
+            or its JVM has ended during the block.
         """
-        ended_message = (
-            f"The split of connector {connector} was ended on this worker; it is tried again"
-            if is_repeated
-            else f"The change of the offsets of connector {connector} was ended on this worker; request it again"
+        ended_message, without_spark_message = (
+            (
+                f"The split of connector {connector} was ended on this worker; it is tried again",
+                f"The split of connector {connector} is tried again by a worker whose Spark runs: another one, or this "
+                "one after its restart",
+            )
+            if is_retried_by_herder
+            else (
+                f"The change of the offsets of connector {connector} was ended on this worker; request it again",
+                f"The change of the offsets of connector {connector} was not made; request it again from a worker "
+                "whose Spark runs",
+            )
         )
+        driver: SparkDriver | None = None
         try:
-            self._running_driver()
+            driver = self._running_driver()
             if fence.is_closed:
                 raise FencedError
             yield
-        except FencedError as error:
-            self._running_driver()
-            raise SplitEndedError(ended_message) from error
-        except (SupersededError, TakenOverInSinkError) as error:
-            raise SplitEndedError(f"{error}. {ended_message}") from error
+        except Exception as error:
+            if driver is not None and has_lost_jvm_connection(error):
+                driver.wait_and_report_jvm_exit(timeout_s=JVM_EXIT_TIMEOUT_S)
+            try:
+                self._running_driver()
+            except WorldError as not_running:
+                # This is the cause, whatever exception the block has raised: it does not show an error of the config.
+                raise SplitAbortedError(f"{not_running}. {without_spark_message}") from error
+            match error:
+                case FencedError():
+                    raise SplitAbortedError(ended_message) from error
+                case SupersededError() | TakenOverInSinkError():
+                    raise SplitAbortedError(f"{error}. {ended_message}") from error
+                case _:
+                    raise
         finally:
             self.drop_fence(fence)
 
@@ -426,14 +453,11 @@ class Splitter:
     ) -> ResplitFinisher:
         """The object that performs the steps of a re-split of ``connector``. ``config``: the newest config of the
         connector that this worker has. ``source_partitions``: the source partitions with this config."""
-        newest_store = self._configured_source(config).plugin.position_store
+        self._configured_source(config)
 
         def find_position_store(plan_config: Mapping[str, str]) -> PositionStore:
-            """See :data:`FindPositionStore`: the one of ``config`` if this worker does not know the class."""
-            try:
-                return _time_limited_store(self._source_class(plan_config).position_store)
-            except ConfigError:
-                return _time_limited_store(newest_store)
+            """See :data:`FindPositionStore`."""
+            return _time_limited_store(self._known_source_class(connector, plan_config).position_store)
 
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
@@ -442,7 +466,7 @@ class Splitter:
                 self._run_batch_in_flight, fence, connector, config, frozenset(source_partitions)
             ),
             fence=fence,
-            remove_commit_markers=partial(self._remove_commit_markers, connector),
+            remove_deduplication_data=partial(self._remove_deduplication_data, connector),
             is_source_class_changed=self._is_source_class_changed,
         )
 
@@ -462,6 +486,22 @@ class Splitter:
             return self._source_class(former_config) is not self._source_class(newer_config)
         except ConfigError:
             return False  # The class may have got another name.
+
+    def _known_source_class(self, connector: ConnectorName, generation_config: Mapping[str, str]) -> type[Source]:
+        """The class of source that ``generation_config``, the config of a checkpoint generation of ``connector``,
+        names.
+
+        :raises SplitAbortedError: when this worker does not know the class: another class cannot read its positions.
+        """
+        try:
+            return self._source_class(generation_config)
+        except ConfigError as error:
+            names = [generation_config[key] for key in ("source.class", "connector.class") if key in generation_config]
+            raise SplitAbortedError(
+                f"A checkpoint generation of connector {connector} was made for the source {' or '.join(names)}, which "
+                "this worker does not have, so it cannot use the positions of that generation; a worker with this "
+                "plug-in finishes the split of the connector: install the plug-in on this worker and restart the worker"
+            ) from error
 
     def _source_class(self, config: Mapping[str, str]) -> type[Source]:
         """The class of source that a connector's config names.
@@ -491,7 +531,7 @@ class Splitter:
         """
         return self._config.config_providers.resolve(config)
 
-    def _generation_zero_manifest(self, task_configs_: Sequence[Mapping[str, str]]) -> Manifest:
+    def _make_legacy_layout_manifest(self, task_configs_: Sequence[Mapping[str, str]]) -> Manifest:
         """The manifest of generation 0: the checkpoints of a version of Coterie without checkpoint generations.
 
         ``task_configs_``: the configs of all tasks of the connector, which contain no checkpoint generation. The source
@@ -524,19 +564,21 @@ class Splitter:
         worker's Kafka properties."""
         return sink_identity(self._resolve_references(config), self._config.worker_kafka_properties)
 
-    def _remove_commit_markers(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+    def _remove_deduplication_data(
+        self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]
+    ) -> bool:
         """Remove the data that the sink and the dead letter queue of the old checkpoint generation ``manifest`` keep to
         reject second copies of its batches. ``lineages``: the generation's checkpoint lineages by task number. Returns
-        False, after logging the error, when that failed; see :data:`RemoveCommitMarkers`."""
+        False, after logging the error, when that failed; see :data:`RemoveDeduplicationData`."""
         task_lineages = [
-            TaskLineage(task=ConnectorTaskId(connector, task), lineage_id=lineage_id)
+            TaskCheckpointLineage(task=ConnectorTaskId(connector, task), lineage_id=lineage_id)
             for task, lineage_id in lineages.items()
         ]
         try:
-            with plugin_stage("remove_commit_markers"):
+            with plugin_stage("remove_deduplication_data"):
                 sink = configured_sink(self._resolve_references(manifest.config), self._config.worker_kafka_properties)
-                sink.plugin.remove_commit_markers(sink.config, task_lineages)
-                queue.remove_commit_markers(sink.config.config, task_lineages)
+                sink.plugin.remove_deduplication_data(sink.config, task_lineages)
+                queue.remove_deduplication_data(sink.config.config, task_lineages)
         except (CoterieError, OSError) as error:
             log.warning(
                 "Connector %s: the old checkpoint generation %s is kept, because its data in the sink cannot be "
@@ -563,12 +605,14 @@ class Splitter:
         that generation; see :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the
         newest config.
 
+        :raises SplitAbortedError: when this worker does not know the generation's class of source.
         :raises SupersededError: when another worker has taken over the checkpoint.
         :raises TakenOverInSinkError: when a later start of the task has taken over in the sink.
         :raises FencedError: when ``fence`` was closed.
         :raises UnreachableError: when a server that the batch needs cannot be reached.
         :raises WorldError: when the batch fails for another reason or was not committed, or Spark is not running.
         """
+        self._known_source_class(connector, manifest.config)
         task_id = ConnectorTaskId(connector, task_number)
         log.info(
             "Task %s: batch %s was planned and not committed in checkpoint generation %s, which a new split of the "
@@ -585,7 +629,7 @@ class Splitter:
         try:
             with plugin_stage("start"):
                 resolved_config = self._resolve_references(config)
-                spark = redacting_session(spark, config, resolved_config)
+                spark = new_redacting_session(spark, config, resolved_config)
                 batch_config = config_for_batch_in_flight(
                     resolved_config,
                     replace(manifest, config=self._resolve_references(manifest.config)),
@@ -618,7 +662,7 @@ class Splitter:
                 f"{message_start} finished first, and this batch fails. Put a config with which the batch succeeds, or "
                 f"delete the connector and create it again: {first_message_line(error)}"
             ) from error
-        if find_batch_in_flight(held_checkpoint.path) is not None:
+        if find_batch_id_in_flight(held_checkpoint.path) is not None:
             if is_checkpoint_taken_over(held_checkpoint.path):
                 raise SupersededError(
                     f"The checkpoint {held_checkpoint.path} was taken over by another worker, which also splits "

@@ -5,13 +5,13 @@ supervisor changes a run's state, always under its lock:
 
 | state | meaning | next |
 |---|---|---|
-| ``QueryStarting`` | waits for a thread, takes over the checkpoint, then starts | Running, Waiting, Failed, Ended |
-| ``QueryRunning`` | the query runs, or the supervisor has not detected its failure yet | Failed, Stopping, Ended |
-| ``QueryFailed`` | the query failed; the checkpoint is held | Restarting, Waiting, Stopping, Ended |
-| ``QueryWaiting`` | a server cannot be reached, ``errors.retry.timeout`` runs | Restarting, Failed, Stopping, Ended |
-| ``QueryRestarting`` | a thread starts the query on the same checkpoint | Running, Waiting, Failed, Stopping, Ended |
-| ``QueryStopping`` | a thread stops the query; the running batch may be committed until the grace is over | Ended |
-| ``QueryEnded`` | this run commits nothing any more | |
+| ``QueryStartingState`` | waits for a thread, takes over the checkpoint, starts | running, waiting, failed, ended |
+| ``QueryRunningState`` | the query runs, or its failure is not yet detected | failed, stopping, ended |
+| ``QueryFailedState`` | the query failed; the checkpoint is held | restarting, waiting, stopping, ended |
+| ``QueryWaitingToRestartState`` | ``errors.retry.timeout`` runs | restarting, failed, stopping, ended |
+| ``QueryRestartingState`` | a thread starts the query again | running, waiting, failed, stopping, ended |
+| ``QueryStoppingState`` | a thread stops the query; the batch may be committed until the grace is over | ended |
+| ``QueryEndedState`` | this run commits nothing any more | |
 
 The supervisor restarts a query that failed because a server cannot be reached, as ``errors.retry.*`` define, and
 reports the cause to the herder. After other failures, and when ``errors.retry.timeout`` is over, the herder decides
@@ -47,7 +47,7 @@ from coterie.herder.seams import (
 )
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.call_ledger import CallQueue
+from coterie.spark.call_ledger import CallQueueSpec
 from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.events import EventQueue
 from coterie.spark.failures import error_message, message_with_trace
@@ -63,7 +63,7 @@ from coterie.spark.generations.resplit import record_task_stopped
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.plugin_calls import AbandonedCallError, NoThreadError, PluginCall, PluginCalls, result_of
 from coterie.spark.query import TaskQuery, sink_rejection_text
-from coterie.spark.redaction import redacting_session
+from coterie.spark.redaction import new_redacting_session
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import Outage
@@ -88,11 +88,11 @@ CONCURRENT_REPORTS_MAX = 4
 # Separate queues: a start that blocks in a plug-in must delay neither a stop nor the report of a failure. No start
 # waits for a restart whose server cannot be reached, and no restart that the herder orders waits for a restart of the
 # supervisor (errors.retry.*).
-START_CALLS = CallQueue(name="start", concurrent_max=CONCURRENT_STARTS_MAX)
-RESTART_CALLS = CallQueue(name="restart", concurrent_max=CONCURRENT_RESTARTS_MAX)
-RETRY_CALLS = CallQueue(name="retry", concurrent_max=CONCURRENT_RESTARTS_MAX)
-STOP_CALLS = CallQueue(name="stop", concurrent_max=CONCURRENT_STOPS_MAX)
-REPORT_CALLS = CallQueue(name="report", concurrent_max=CONCURRENT_REPORTS_MAX)
+START_CALLS = CallQueueSpec(name="start", concurrent_calls_max=CONCURRENT_STARTS_MAX)
+RESTART_CALLS = CallQueueSpec(name="restart", concurrent_calls_max=CONCURRENT_RESTARTS_MAX)
+RETRY_CALLS = CallQueueSpec(name="retry", concurrent_calls_max=CONCURRENT_RESTARTS_MAX)
+STOP_CALLS = CallQueueSpec(name="stop", concurrent_calls_max=CONCURRENT_STOPS_MAX)
+REPORT_CALLS = CallQueueSpec(name="report", concurrent_calls_max=CONCURRENT_REPORTS_MAX)
 INTERRUPTED_STOP_TIMEOUT_MS = 2_000
 """How long a stop may take after its grace, when its batch is interrupted. Then the stop is abandoned."""
 CLOSED_GENERATION_STOP_GRACE_MS = 10_000
@@ -108,14 +108,14 @@ POLL_INTERVAL_MS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryStarting:
+class QueryStartingState:
     """State of a run that has no query yet: it waits for a thread, takes over the checkpoint, or starts the query."""
 
     pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryRunning:
+class QueryRunningState:
     """The query runs, or the supervisor has not detected its failure yet."""
 
     query: TaskQuery
@@ -124,48 +124,54 @@ class QueryRunning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryFailed:
+class QueryFailedState:
     """The query failed. Its checkpoint is held until the task is stopped; a restart uses the same checkpoint."""
 
     query: TaskQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryWaiting:
+class QueryWaitingToRestartState:
     """The query failed because a server cannot be reached, and the supervisor will restart it."""
 
     query: TaskQuery
-    restarts_at_s: float
+    restart_due_at_s: float
     """The monotonic second from which the query may be restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryRestarting:
+class QueryRestartingState:
     """A thread starts the failed query again, or will start it as soon as a thread is free."""
 
     query: TaskQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryStopping:
+class QueryStoppingState:
     """A thread stops the query, or will stop it as soon as a thread is free."""
 
     query: TaskQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryEnded:
+class QueryEndedState:
     """State of a run that has ended: the supervisor has removed it from its runs, and it commits nothing any more."""
 
     pass
 
 
 QueryState: TypeAlias = (
-    QueryStarting | QueryRunning | QueryFailed | QueryWaiting | QueryRestarting | QueryStopping | QueryEnded
+    QueryStartingState
+    | QueryRunningState
+    | QueryFailedState
+    | QueryWaitingToRestartState
+    | QueryRestartingState
+    | QueryStoppingState
+    | QueryEndedState
 )
 
 
-class QueryRun:
+class SupervisedTaskRun:
     """One start of one task, with the restarts of its query. Only the supervisor assigns ``state``."""
 
     def __init__(self, task: ConnectorTaskId) -> None:
@@ -174,7 +180,7 @@ class QueryRun:
         self.generation_path: Path | None = None
         """The folder of the checkpoint generation that contains the checkpoint; None before the take-over begins."""
         self.has_ended = threading.Event()
-        """Set when the state becomes QueryEnded."""
+        """Set when the state becomes QueryEndedState."""
         self.start_call: PluginCall | None = None
         """The last call that starts or restarts the query; None before the first."""
         self.config: Mapping[str, str] = {}
@@ -183,7 +189,7 @@ class QueryRun:
         """:attr:`config` with the values of the references at the last start of the query."""
         self.outage: Outage | None = None
         """Set while a server that the task needs cannot be reached; None again after the query's next progress."""
-        self.state: QueryState = QueryStarting()
+        self.state: QueryState = QueryStartingState()
 
 
 class Supervisor:
@@ -207,13 +213,13 @@ class Supervisor:
         self._running_driver = running_driver
         self._closing = closing
         self._lock = threading.Lock()
-        self._runs: list[QueryRun] = []
+        self._runs: list[SupervisedTaskRun] = []
         """All runs that have not ended. A task has at most one run with a query."""
         self._polling_thread: threading.Thread | None = None
 
     def start_polling(self) -> None:
         """Start the thread that polls the runs. Spark must be running."""
-        self._polling_thread = threading.Thread(target=self._poll_runs, name="coterie-watch", daemon=True)
+        self._polling_thread = threading.Thread(target=self._poll_runs_until_closing, name="coterie-watch", daemon=True)
         self._polling_thread.start()
 
     async def start(self, spec: TaskSpec) -> None:
@@ -221,7 +227,7 @@ class Supervisor:
         describes. First, drop the unread events of the task, and stop an earlier run of the task on this worker without
         grace."""
         self._events.drop_events_of_task(spec.task)
-        run = QueryRun(spec.task)
+        run = SupervisedTaskRun(spec.task)
         with self._lock:
             self._runs.append(run)
         try:
@@ -232,29 +238,30 @@ class Supervisor:
                 f"task {run.task}",
                 lambda: self._start_run(run, spec),
                 stage="start",
-                on_abandon=lambda _: self._abandon_start(run),
+                on_abandon=lambda _: self._end_run_of_abandoned_start(run),
             )
             await result_of(run.start_call)
         except BaseException:
             if run.start_call is None or run.start_call.thread is None:
-                self._abandon_start(run)  # The start has not begun, and will not.
+                self._end_run_of_abandoned_start(run)  # The start has not begun, and will not.
             raise
 
     async def restart(self, task: ConnectorTaskId) -> None:
         """Start the failed query of ``task`` again on the checkpoint that this worker holds, as
         :meth:`coterie.herder.seams.TaskRuntime.restart` describes.
 
-        :raises WorldError: when the task has no run in QueryFailed on this worker, or the restart failed and Spark is
+        :raises WorldError: when the task has no run in QueryFailedState on this worker, or the restart failed and Spark
+        is
             not running any more.
         """
         with self._lock:
-            run_and_query = self._find_run_with_query(task)
-            if run_and_query is None or not isinstance(failed_state := run_and_query[0].state, QueryFailed):
+            run_and_query = self._find_unstopped_run(task)
+            if run_and_query is None or not isinstance(failed_state := run_and_query[0].state, QueryFailedState):
                 raise WorldError(
                     f"Task {task} cannot be restarted on this worker: it has no failed query here that still holds the "
                     "checkpoint"
                 )
-            run, restarting = run_and_query[0], QueryRestarting(query=failed_state.query)
+            run, restarting = run_and_query[0], QueryRestartingState(query=failed_state.query)
             run.state = restarting
         queue = RESTART_CALLS if failed_state.query.is_server_unreachable else START_CALLS
         try:
@@ -266,21 +273,23 @@ class Supervisor:
         """Stop the task at the end of its batch, or interrupt the batch after ``grace_ms``, as
         :meth:`coterie.herder.seams.TaskRuntime.stop` describes. If a plug-in prevents the end of the interrupted batch
         for :data:`INTERRUPTED_STOP_TIMEOUT_MS`, the stop is abandoned: the run's fence is closed, and the run ends. A
-        start of the task that is not finished continues: see :meth:`end_task_start`."""
+        start of the task that is not finished continues: see :meth:`abort_task_start`."""
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline_s = time.monotonic() + grace_ms / 1000
         if (run_and_query := self._mark_run_stopping(task)) is not None:
             await self._wait_for_stop(self._submit_run_stop(*run_and_query, deadline_s))
         elif (stopping_run := self._find_stopping_run(task)) is not None:
             await self._wait_for_stop(
-                self._submit_stop_call(stopping_run, partial(_wait_for_run_end, stopping_run, deadline_s), deadline_s)
+                self._submit_stop_call(
+                    stopping_run, partial(_wait_for_run_end_then_fence, stopping_run, deadline_s), deadline_s
+                )
             )
         self._events.drop_events_of_task(task)
 
-    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def abort_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """If the running start or restart of ``task`` has not ended within ``grace_ms``, abandon it: its result is no
         longer needed. Does nothing when there is none. Never waits. See
-        :meth:`coterie.herder.seams.TaskRuntime.end_task_start`."""
+        :meth:`coterie.herder.seams.TaskRuntime.abort_task_start`."""
         with self._lock:
             calls = [
                 run.start_call
@@ -296,12 +305,12 @@ class Supervisor:
         returned. The caller must then give up the worker's membership of the group."""
         with self._lock:
             halted_runs = list(self._runs)
-            ended_runs = self._mark_runs_with_query_ended()
+            ended_runs = self._mark_unstopped_runs_ended()
             for run, _ in ended_runs:
                 self._events.put(TaskHalted(task=run.task))
         # Close all fences before waiting for one: a run that hangs in its commit must not keep the others running. A
-        # run in QueryStarting finds its fence closed and reports TaskHalted. For a run in QueryStopping this ends the
-        # grace, and the run reports nothing.
+        # run in QueryStartingState finds its fence closed and reports TaskHalted. For a run in QueryStoppingState this
+        # ends the grace, and the run reports nothing.
         for run in halted_runs:
             run.fence.close_nowait()
         for run, query in ended_runs:
@@ -313,47 +322,50 @@ class Supervisor:
             len(halted_runs),
         )
 
-    def end_runs_with_query(self) -> None:
+    def end_runs_without_stopping_queries(self) -> None:
         """End all runs that have a query and are not being stopped, without stopping their queries and without events:
         the JVM has ended or is about to end. Rejects their further commits, and waits for running commits,
         :data:`RUNNING_COMMITS_TIMEOUT_MS` at most."""
         with self._lock:
-            runs = [run for run, _ in self._mark_runs_with_query_ended()]
+            runs = [run for run, _ in self._mark_unstopped_runs_ended()]
         _close_fences_and_wait(runs)
 
     def held_checkpoint(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
         """The checkpoint that the run of ``task`` on this worker holds; None when there is no such run, or the run is
         being started or stopped."""
         with self._lock:
-            run_and_query = self._find_run_with_query(task)
+            run_and_query = self._find_unstopped_run(task)
             return None if run_and_query is None else run_and_query[1].held_checkpoint
 
-    def running_queries(self) -> list[TaskQuery]:
-        """The queries of all runs in QueryRunning, and of those in QueryStopping, which may commit one more batch."""
+    def running_and_stopping_queries(self) -> list[TaskQuery]:
+        """The queries of all runs in QueryRunningState, and of those in QueryStoppingState, which may commit one more
+        batch."""
         with self._lock:
-            return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning | QueryStopping)]
+            return [
+                run.state.query for run in self._runs if isinstance(run.state, QueryRunningState | QueryStoppingState)
+            ]
 
     def close(self) -> None:
-        """End all runs (:meth:`end_runs_with_query`), and wait for the end of the polling thread, which makes calls.
-        ``closing`` must be set."""
-        self.end_runs_with_query()
+        """End all runs (:meth:`end_runs_without_stopping_queries`), and wait for the end of the polling thread, which
+        makes calls. ``closing`` must be set."""
+        self.end_runs_without_stopping_queries()
         if self._polling_thread is not None:
             self._polling_thread.join()
 
     # -- calls into plug-ins, and their end when a plug-in blocks -----------------------------------------------------
 
-    def _submit_run_stop(self, run: QueryRun, query: TaskQuery, deadline_s: float) -> PluginCall:
-        """Stop a run in QueryStopping (:meth:`_stop_run`) on another thread."""
+    def _submit_run_stop(self, run: SupervisedTaskRun, query: TaskQuery, deadline_s: float) -> PluginCall:
+        """Stop a run in QueryStoppingState (:meth:`_stop_run`) on another thread."""
         return self._submit_stop_call(run, partial(self._stop_run, run, query, deadline_s), deadline_s)
 
-    def _submit_immediate_query_stop(self, run: QueryRun, query: TaskQuery) -> None:
+    def _submit_immediate_query_stop(self, run: SupervisedTaskRun, query: TaskQuery) -> None:
         """Stop ``query``, the query of the run ``run`` that has ended, on another thread: without grace, also in the
         middle of a batch."""
         self._submit_stop_call(run, partial(query.stop, grace_ms=0), time.monotonic())
 
     def _submit_stop_call(
         self,
-        run: QueryRun,
+        run: SupervisedTaskRun,
         function: Callable[[], object],
         deadline_s: float,
         *,
@@ -361,7 +373,7 @@ class Supervisor:
     ) -> PluginCall:
         """Call ``function``, which stops ``run`` with a grace until the monotonic second ``deadline_s``, on another
         thread. If it takes longer than :data:`INTERRUPTED_STOP_TIMEOUT_MS` after the grace, the call is abandoned: the
-        run's fence is closed, and ``end_run`` is called, by default :meth:`_end_run`."""
+        run's fence is closed, and ``end_run`` is called, by default :meth:`_mark_run_ended`."""
 
         def abandon_run(_: AbandonedCallError) -> None:
             run.fence.close_nowait()
@@ -369,7 +381,7 @@ class Supervisor:
                 end_run()
                 return
             with self._lock:
-                self._end_run(run)
+                self._mark_run_ended(run)
 
         return self._calls.submit(
             STOP_CALLS,
@@ -393,9 +405,11 @@ class Supervisor:
                 error,
             )
 
-    def _submit_restart(self, queue: CallQueue, run: QueryRun, restarting: QueryRestarting) -> PluginCall:
+    def _submit_restart(
+        self, queue: CallQueueSpec, run: SupervisedTaskRun, restarting: QueryRestartingState
+    ) -> PluginCall:
         """Restart the query of a run in the state ``restarting`` (:meth:`_restart_query`) on another thread. If that
-        exceeds the time limit of a plug-in call, the run's fence is closed, the run becomes QueryFailed, and
+        exceeds the time limit of a plug-in call, the run's fence is closed, the run becomes QueryFailedState, and
         :class:`TaskDied` is reported: no restart can succeed on this run any more. If the restart could not begin for
         lack of a thread, a later restart may succeed."""
 
@@ -410,7 +424,7 @@ class Supervisor:
                 can_restart=can_restart,
                 restart_policy=restarting.query.restart_policy,
             )
-            self._try_change_run_state(run, restarting, QueryFailed(query=restarting.query), died_event)
+            self._try_change_run_state(run, restarting, QueryFailedState(query=restarting.query), died_event)
 
         run.start_call = self._calls.submit(
             queue,
@@ -421,29 +435,29 @@ class Supervisor:
         )
         return run.start_call
 
-    def _abandon_start(self, run: QueryRun) -> None:
+    def _end_run_of_abandoned_start(self, run: SupervisedTaskRun) -> None:
         """Close the fence of a run whose start was abandoned, and end the run. If its query was started at the same
         moment, stop the query."""
         run.fence.close_nowait()
         with self._lock:
             state = run.state
-            self._end_run(run)
+            self._mark_run_ended(run)
         # The start may have returned just now.
-        if not isinstance(state, QueryStarting | QueryEnded):
+        if not isinstance(state, QueryStartingState | QueryEndedState):
             self._submit_immediate_query_stop(run, state.query)
 
     def _report_unless_start_abandoned(
-        self, run: QueryRun, event: TaskDied | TaskHalted | TaskCheckpointClosed
+        self, run: SupervisedTaskRun, event: TaskDied | TaskHalted | TaskCheckpointClosed
     ) -> None:
         """Report ``event`` about a run that is being started, unless the start was abandoned: then the herder has
         received an error, and may have ordered the next start of the task."""
         with self._lock:
-            if not isinstance(run.state, QueryEnded):
+            if not isinstance(run.state, QueryEndedState):
                 self._events.put(event)
 
     # -- starts and stops, on threads ---------------------------------------------------------------------------------
 
-    def _start_run(self, run: QueryRun, spec: TaskSpec) -> None:
+    def _start_run(self, run: SupervisedTaskRun, spec: TaskSpec) -> None:
         """Take over the checkpoint and start the query.
 
         If ``run`` was halted meanwhile, its checkpoint generation is closed, or a later start of the task has taken
@@ -459,7 +473,7 @@ class Supervisor:
             run.resolved_config = self._config.config_providers.resolve(spec.config)
             pipeline = Pipeline.of(run.resolved_config, self._config.worker_kafka_properties)
             try:
-                self._start_pipeline(driver, run, spec, pipeline)
+                self._take_over_and_start_query(driver, run, spec, pipeline)
             except (FencedError, GenerationClosedError, ConfigError):
                 raise
             except Exception as error:
@@ -477,31 +491,32 @@ class Supervisor:
                 else _fenced_in_sink_event(run, sink_rejection_text(error)),
             )
         except GenerationClosedError:
-            if run.generation_path is not None:
-                record_task_stopped(run.generation_path, run.task.task)
+            _record_stop(run)
             self._report_unless_start_abandoned(run, TaskCheckpointClosed(task=run.task))
         finally:
             with self._lock:
-                has_no_query = isinstance(run.state, QueryStarting)
+                has_no_query = isinstance(run.state, QueryStartingState)
                 if has_no_query:
-                    self._end_run(run)
+                    self._mark_run_ended(run)
             if has_no_query:
                 run.fence.close_and_wait()
 
-    def _start_pipeline(self, driver: SparkDriver, run: QueryRun, spec: TaskSpec, pipeline: Pipeline) -> None:
+    def _take_over_and_start_query(
+        self, driver: SparkDriver, run: SupervisedTaskRun, spec: TaskSpec, pipeline: Pipeline
+    ) -> None:
         """Take over the checkpoint and start the query of ``pipeline``. Raises the exceptions of
         :meth:`_take_over_checkpoint` and :meth:`_start_query`."""
         held_checkpoint = self._take_over_checkpoint(run, spec)
         log.info(
             "Task %s: start %d has taken over the checkpoint; batch in flight: %s",
             run.task,
-            held_checkpoint.start_number,
+            held_checkpoint.task_start_number,
             held_checkpoint.batch_id_in_flight,
         )
-        session = redacting_session(driver.spark, run.config, run.resolved_config)
+        session = new_redacting_session(driver.spark, run.config, run.resolved_config)
         self._start_query(run, TaskQuery(session, run.task, pipeline, held_checkpoint, run.fence))
 
-    def _take_over_checkpoint(self, run: QueryRun, spec: TaskSpec) -> HeldCheckpoint:
+    def _take_over_checkpoint(self, run: SupervisedTaskRun, spec: TaskSpec) -> HeldCheckpoint:
         """Take over the task's checkpoint in the checkpoint generation that the config in ``spec`` names.
 
         Waits up to :data:`GENERATION_VISIBLE_TIMEOUT_MS` until the shared file system shows the generation.
@@ -532,11 +547,12 @@ class Supervisor:
                 if time.monotonic() > deadline_s or self._closing.wait(POLL_INTERVAL_MS / 1000):
                     raise
 
-    def _start_query(self, run: QueryRun, query: TaskQuery) -> None:
-        """Start the query of a run in QueryStarting. Afterwards the run is QueryRunning, QueryWaiting or QueryFailed.
+    def _start_query(self, run: SupervisedTaskRun, query: TaskQuery) -> None:
+        """Start the query of a run in QueryStartingState. Afterwards the run is QueryRunningState,
+        QueryWaitingToRestartState or QueryFailedState.
 
         If another start has taken over the checkpoint, or the run was halted meanwhile, the query is stopped, this is
-        reported as an event, and the run stays QueryStarting: the caller ends it.
+        reported as an event, and the run stays QueryStartingState: the caller ends it.
 
         :raises FencedError: when the run was halted before Spark started the query.
         :raises WorldError: when Spark is not running any more.
@@ -550,14 +566,14 @@ class Supervisor:
             self._running_driver()
             if not run.fence.is_closed:
                 if died_event is None:
-                    run.state = QueryRunning(query=query, progress=None)
+                    run.state = QueryRunningState(query=query, progress=None)
                 else:
                     self._fail_or_retry_run(run, query, died_event)
                 return
         self._report_unless_start_abandoned(run, TaskHalted(task=run.task))
         query.stop(grace_ms=0)
 
-    def _try_start_query(self, run: QueryRun, query: TaskQuery) -> TaskDied | None:
+    def _try_start_query(self, run: SupervisedTaskRun, query: TaskQuery) -> TaskDied | None:
         """Start the query, with the present values of the references in the task's config. Returns None when the query
         runs, else the event for the failed start, which the caller reports.
 
@@ -577,7 +593,7 @@ class Supervisor:
             self._running_driver()
             log.warning("Task %s: the query did not start: %.500s", run.task, error_message(error))
             if _is_known_taken_over(query):
-                return _checkpoint_lost_event(run)
+                return _checkpoint_taken_over_event(run)
             reason = f"The query did not start: {message_with_trace(error)}"
             return TaskDied(
                 task=run.task,
@@ -588,44 +604,42 @@ class Supervisor:
             )
         return None
 
-    def _mark_run_stopping(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
-        """Change the state of the run of :meth:`_find_run_with_query` to QueryStopping. Returns the run and its query;
-        None when ``task`` has no such run."""
+    def _mark_run_stopping(self, task: ConnectorTaskId) -> tuple[SupervisedTaskRun, TaskQuery] | None:
+        """Change the state of the run of :meth:`_find_unstopped_run` to QueryStoppingState. Returns the run and its
+        query; None when ``task`` has no such run."""
         with self._lock:
-            run_and_query = self._find_run_with_query(task)
+            run_and_query = self._find_unstopped_run(task)
             if run_and_query is not None:
-                run_and_query[0].state = QueryStopping(query=run_and_query[1])
+                run_and_query[0].state = QueryStoppingState(query=run_and_query[1])
             return run_and_query
 
-    def _stop_run(self, run: QueryRun, query: TaskQuery, deadline_s: float) -> None:
+    def _stop_run(self, run: SupervisedTaskRun, query: TaskQuery, deadline_s: float) -> None:
         """Stop the query, with a grace until the monotonic second ``deadline_s``, and end the run. Record in the
         checkpoint generation's folder that the task has stopped, unless another start holds the checkpoint."""
         try:
             query.stop(grace_ms=max(0, round((deadline_s - time.monotonic()) * 1000)))
-            if run.generation_path is not None and not query.is_checkpoint_lost:
-                record_task_stopped(run.generation_path, run.task.task)
+            _record_stop(run, query)
         finally:
             with self._lock:
-                self._end_run(run)
+                self._mark_run_ended(run)
 
-    def _submit_stop_in_closed_generation(self, run: QueryRun, query: TaskQuery) -> None:
-        """Stop a query in QueryStopping on another thread because its checkpoint generation is closed, with the grace
+    def _submit_stop_in_closed_generation(self, run: SupervisedTaskRun, query: TaskQuery) -> None:
+        """Stop a query in QueryStoppingState on another thread because its checkpoint generation is closed, with the
+        grace
         :data:`CLOSED_GENERATION_STOP_GRACE_MS`, and end the run. Record in the generation's folder that the task has
         stopped: the worker that performs the re-split waits for that record. Reports :class:`TaskCheckpointClosed`
         unless the run was ended meanwhile."""
-        generation_path = run.generation_path
-        assert generation_path is not None
 
         def end_run() -> None:
             with self._lock:
-                if not isinstance(run.state, QueryEnded):
-                    self._end_run(run)
+                if not isinstance(run.state, QueryEndedState):
+                    self._mark_run_ended(run)
                     self._events.put(TaskCheckpointClosed(task=run.task))
 
         def stop() -> None:
             try:
                 query.stop(grace_ms=CLOSED_GENERATION_STOP_GRACE_MS)
-                record_task_stopped(generation_path, run.task.task)
+                _record_stop(run)
             finally:
                 end_run()
 
@@ -634,7 +648,7 @@ class Supervisor:
 
     # -- the polling thread -------------------------------------------------------------------------------------------
 
-    def _poll_runs(self) -> None:
+    def _poll_runs_until_closing(self) -> None:
         """Call :meth:`_poll_run` for every run at intervals of :data:`POLL_INTERVAL_MS`, until ``closing`` is set."""
         while not self._closing.wait(POLL_INTERVAL_MS / 1000):
             with self._lock:
@@ -652,43 +666,43 @@ class Supervisor:
                         "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails", run.task
                     )
                     state = run.state
-                    if isinstance(state, QueryRunning | QueryWaiting):
+                    if isinstance(state, QueryRunningState | QueryWaitingToRestartState):
                         run.fence.close_nowait()
                         died_event = TaskDied(
                             task=run.task, trace=message_with_trace(error), holds_checkpoint=True, can_restart=False
                         )
-                        self._try_change_run_state(run, state, QueryFailed(query=state.query), died_event)
+                        self._try_change_run_state(run, state, QueryFailedState(query=state.query), died_event)
 
-    def _poll_run(self, run: QueryRun) -> None:
-        """Poll a run in QueryRunning or QueryWaiting. Ends the run if its checkpoint was taken over; stops it if its
-        checkpoint generation is closed; restarts a waiting query whose time has come; reports progress, a batch that
-        takes too long, and a query that has ended."""
+    def _poll_run(self, run: SupervisedTaskRun) -> None:
+        """Poll a run in QueryRunningState or QueryWaitingToRestartState. Ends the run if its checkpoint was taken over;
+        stops it if its checkpoint generation is closed; restarts a waiting query whose time has come; reports progress,
+        a batch that takes too long, and a query that has ended."""
         state = run.state
-        if not isinstance(state, QueryRunning | QueryWaiting):
+        if not isinstance(state, QueryRunningState | QueryWaitingToRestartState):
             return
         query = state.query
         try:
             if self._end_or_stop_superseded_run(run, state):
                 return
         except OSError as error:
-            if isinstance(state, QueryWaiting):
+            if isinstance(state, QueryWaitingToRestartState):
                 raise
             # Not known until the folder can be read again. But the query may have failed, also because of this.
             log.debug("Task %s: the checkpoint's folder cannot be read: %s", run.task, error)
-        if isinstance(state, QueryWaiting):
-            restarting = QueryRestarting(query=query)
-            is_due = time.monotonic() >= state.restarts_at_s and self._has_restart_capacity(run.task.connector)
+        if isinstance(state, QueryWaitingToRestartState):
+            restarting = QueryRestartingState(query=query)
+            is_due = time.monotonic() >= state.restart_due_at_s and self._has_restart_capacity(run.task.connector)
             if is_due and self._try_change_run_state(run, state, restarting):
                 self._submit_restart(RETRY_CALLS, run, restarting)
             return
-        if (timeout_message := query.detect_batch_timeout()) is not None:
+        if (timeout_message := query.mark_failed_on_batch_timeout()) is not None:
             # The herder then stops the task without grace, which cancels the batch's Spark jobs.
             died_event = TaskDied(task=run.task, trace=timeout_message, holds_checkpoint=True, can_restart=False)
-            self._try_change_run_state(run, state, QueryFailed(query=query), died_event)
+            self._try_change_run_state(run, state, QueryFailedState(query=query), died_event)
             return
         is_alive, progress = query.is_active(), query.last_progress()
         if progress is not None and progress != state.progress:
-            running_state = QueryRunning(query=query, progress=progress)
+            running_state = QueryRunningState(query=query, progress=progress)
             batch_id, input_rows, _ = progress
             event = TaskProgressed(
                 task=run.task,
@@ -702,27 +716,29 @@ class Supervisor:
             state = running_state
             run.outage = None
         if not is_alive:
-            failed_state = QueryFailed(query=query)
+            failed_state = QueryFailedState(query=query)
             if self._try_change_run_state(run, state, failed_state):
                 self._submit_failure_report(run, failed_state)
 
-    def _end_or_stop_superseded_run(self, run: QueryRun, state: QueryRunning | QueryWaiting) -> bool:
+    def _end_or_stop_superseded_run(
+        self, run: SupervisedTaskRun, state: QueryRunningState | QueryWaitingToRestartState
+    ) -> bool:
         """End a run in ``state`` if its checkpoint was taken over; stop it if its checkpoint generation is closed.
         Returns whether either is so.
 
         :raises OSError: when the folder of the checkpoint or of the generation cannot be read.
         """
-        if state.query.is_checkpoint_lost:
+        if state.query.was_checkpoint_taken_over:
             # Do not wait for the query to fail: a query without input writes nothing, and would continue without end.
-            self._end_taken_over_run(run, _checkpoint_lost_event(run))
+            self._end_taken_over_run(run, _checkpoint_taken_over_event(run))
             return True
         if run.generation_path is None or not is_generation_closed(run.generation_path):
             return False
-        if self._try_change_run_state(run, state, QueryStopping(query=state.query)):
+        if self._try_change_run_state(run, state, QueryStoppingState(query=state.query)):
             self._submit_stop_in_closed_generation(run, state.query)
         return True
 
-    def _submit_failure_report(self, run: QueryRun, failed_state: QueryFailed) -> None:
+    def _submit_failure_report(self, run: SupervisedTaskRun, failed_state: QueryFailedState) -> None:
         """Read the cause of the query's failure, and report or retry it (:meth:`_report_or_retry_failure`), on another
         thread. If that thread cannot be started, :class:`TaskDied` is reported without the cause."""
 
@@ -733,7 +749,7 @@ class Supervisor:
                 holds_checkpoint=True,
                 restart_policy=failed_state.query.restart_policy,
             )
-            self._try_change_run_state(run, failed_state, QueryFailed(query=failed_state.query), died_event)
+            self._try_change_run_state(run, failed_state, QueryFailedState(query=failed_state.query), died_event)
 
         self._calls.submit(
             REPORT_CALLS,
@@ -746,10 +762,10 @@ class Supervisor:
         """Whether fewer than :data:`CONCURRENT_RESTARTS_OF_CONNECTOR_MAX` queries of ``connector`` are being restarted
         now."""
         with self._lock:
-            restarting = [run for run in self._runs if isinstance(run.state, QueryRestarting)]
+            restarting = [run for run in self._runs if isinstance(run.state, QueryRestartingState)]
         return sum(run.task.connector == connector for run in restarting) < CONCURRENT_RESTARTS_OF_CONNECTOR_MAX
 
-    def _report_or_retry_failure(self, run: QueryRun, failed_state: QueryFailed) -> None:
+    def _report_or_retry_failure(self, run: SupervisedTaskRun, failed_state: QueryFailedState) -> None:
         """Read the cause of a query's failure, and report or retry it (:meth:`_fail_or_retry_run`). If another start
         has taken over, in the checkpoint or in a sink, end the run."""
         query = failed_state.query
@@ -760,7 +776,7 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - no caller reads the exceptions of this thread
             reason, is_checkpoint_held = f"The query failed, and reading the cause failed too: {error}", True
         if not is_checkpoint_held:
-            self._end_taken_over_run(run, _checkpoint_lost_event(run))
+            self._end_taken_over_run(run, _checkpoint_taken_over_event(run))
             return
         if query.sink_rejection is not None:
             self._end_taken_over_run(run, _fenced_in_sink_event(run, query.sink_rejection))
@@ -777,7 +793,7 @@ class Supervisor:
             if run.state is failed_state:
                 self._fail_or_retry_run(run, query, died_event)
 
-    def _restart_query(self, run: QueryRun, restarting_state: QueryRestarting) -> None:
+    def _restart_query(self, run: SupervisedTaskRun, restarting_state: QueryRestartingState) -> None:
         """Start the query of ``run`` again, on the checkpoint that is held. A failure is reported or retried
         (:meth:`_fail_or_retry_run`). If a later start of the task has taken over, in a sink or in the checkpoint, end
         the run."""
@@ -791,7 +807,7 @@ class Supervisor:
                 self._end_taken_over_run(run, _fenced_in_sink_event(run, sink_rejection_text(error)))
             return
         if died_event is None:
-            self._try_change_run_state(run, restarting_state, QueryRunning(query=query, progress=None))
+            self._try_change_run_state(run, restarting_state, QueryRunningState(query=query, progress=None))
         elif died_event.holds_checkpoint:
             with self._lock:
                 if run.state is restarting_state:
@@ -799,7 +815,7 @@ class Supervisor:
         else:
             self._end_taken_over_run(run, died_event)
 
-    def _end_taken_over_run(self, run: QueryRun, event: TaskDied) -> None:
+    def _end_taken_over_run(self, run: SupervisedTaskRun, event: TaskDied) -> None:
         """End a run whose task another start has taken over, in the checkpoint or in a sink, and report ``event``. Does
         nothing more than closing the fence if the run is being started or stopped, or has ended.
 
@@ -810,48 +826,56 @@ class Supervisor:
         with self._lock:
             match run.state:
                 case (
-                    QueryRunning(query=query)
-                    | QueryFailed(query=query)
-                    | QueryWaiting(query=query)
-                    | QueryRestarting(query=query)
+                    QueryRunningState(query=query)
+                    | QueryFailedState(query=query)
+                    | QueryWaitingToRestartState(query=query)
+                    | QueryRestartingState(query=query)
                 ):
-                    self._end_run(run)
+                    self._mark_run_ended(run)
                     self._events.put(event)
-                case QueryStarting() | QueryStopping() | QueryEnded():
+                case QueryStartingState() | QueryStoppingState() | QueryEndedState():
                     return
         self._submit_immediate_query_stop(run, query)
 
     # -- states; the caller holds the lock, except for _find_stopping_run and _try_change_run_state --------------------
 
-    def _find_run_with_query(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
+    def _find_unstopped_run(self, task: ConnectorTaskId) -> tuple[SupervisedTaskRun, TaskQuery] | None:
         """The run of ``task`` that has a query and is not being stopped, and its query; None when there is none."""
-        return next((run_and_query for run_and_query in self._runs_with_query() if run_and_query[0].task == task), None)
+        return next(
+            (run_and_query for run_and_query in self._unstopped_runs_with_query() if run_and_query[0].task == task),
+            None,
+        )
 
-    def _find_stopping_run(self, task: ConnectorTaskId) -> QueryRun | None:
+    def _find_stopping_run(self, task: ConnectorTaskId) -> SupervisedTaskRun | None:
         """The run of ``task`` that is being stopped: because its checkpoint generation is closed, or by another call of
         :meth:`stop`. None when there is none."""
         with self._lock:
-            return next((run for run in self._runs if run.task == task and isinstance(run.state, QueryStopping)), None)
+            return next(
+                (run for run in self._runs if run.task == task and isinstance(run.state, QueryStoppingState)), None
+            )
 
-    def _runs_with_query(self) -> list[tuple[QueryRun, TaskQuery]]:
+    def _unstopped_runs_with_query(self) -> list[tuple[SupervisedTaskRun, TaskQuery]]:
         """The runs that have a query and are not being stopped, each with its query."""
         return [
             (run, run.state.query)
             for run in self._runs
-            if isinstance(run.state, QueryRunning | QueryFailed | QueryWaiting | QueryRestarting)
+            if isinstance(
+                run.state, QueryRunningState | QueryFailedState | QueryWaitingToRestartState | QueryRestartingState
+            )
         ]
 
-    def _mark_runs_with_query_ended(self) -> list[tuple[QueryRun, TaskQuery]]:
-        """End the runs of :meth:`_runs_with_query` and return them. Their queries and fences are not changed. The
-        caller holds the lock."""
-        runs_and_queries = self._runs_with_query()
+    def _mark_unstopped_runs_ended(self) -> list[tuple[SupervisedTaskRun, TaskQuery]]:
+        """End the runs of :meth:`_unstopped_runs_with_query` and return them. Their queries and fences are not changed.
+        The caller holds the lock."""
+        runs_and_queries = self._unstopped_runs_with_query()
         for run, _ in runs_and_queries:
-            self._end_run(run)
+            self._mark_run_ended(run)
         return runs_and_queries
 
-    def _fail_or_retry_run(self, run: QueryRun, query: TaskQuery, died_event: TaskDied) -> None:
-        """Change the state of ``run`` to QueryFailed and report ``died_event``. But if a server cannot be reached, and
-        the next restart would be within ``errors.retry.timeout``, change the state to QueryWaiting and report
+    def _fail_or_retry_run(self, run: SupervisedTaskRun, query: TaskQuery, died_event: TaskDied) -> None:
+        """Change the state of ``run`` to QueryFailedState and report ``died_event``. But if a server cannot be reached,
+        and the next restart would be within ``errors.retry.timeout``, change the state to QueryWaitingToRestartState
+        and report
         :class:`TaskRetrying`."""
         if query.is_server_unreachable:
             now_s = time.monotonic()
@@ -860,7 +884,7 @@ class Supervisor:
                 run.outage = Outage(
                     began_at_s=outage.began_at_s, planned_restart_count=outage.planned_restart_count + 1
                 )
-                run.state = QueryWaiting(query=query, restarts_at_s=restart_at_s)
+                run.state = QueryWaitingToRestartState(query=query, restart_due_at_s=restart_at_s)
                 log.warning(
                     "Task %s: a server cannot be reached, so the query is started again in %d ms: %.500s",
                     run.task,
@@ -874,19 +898,19 @@ class Supervisor:
                 )
                 self._events.put(TaskRetrying(task=run.task, trace=trace))
                 return
-        run.state = QueryFailed(query=query)
+        run.state = QueryFailedState(query=query)
         self._events.put(died_event)
 
-    def _end_run(self, run: QueryRun) -> None:
-        """Change the state of ``run`` to QueryEnded and remove it from the runs. Does nothing if it has ended."""
-        if not isinstance(run.state, QueryEnded):
-            run.state = QueryEnded()
+    def _mark_run_ended(self, run: SupervisedTaskRun) -> None:
+        """Change the state of ``run`` to QueryEndedState and remove it from the runs. Does nothing if it has ended."""
+        if not isinstance(run.state, QueryEndedState):
+            run.state = QueryEndedState()
             run.has_ended.set()
             self._runs.remove(run)
 
     def _try_change_run_state(
         self,
-        run: QueryRun,
+        run: SupervisedTaskRun,
         state_before: QueryState,
         state_after: QueryState,
         event: TaskProgressed | TaskDied | None = None,
@@ -905,14 +929,14 @@ class Supervisor:
             return True
 
 
-def _wait_for_run_end(run: QueryRun, deadline_s: float) -> None:
+def _wait_for_run_end_then_fence(run: SupervisedTaskRun, deadline_s: float) -> None:
     """Wait for the end of a run that another thread stops, until the monotonic second ``deadline_s`` at most. Then
     close its fence: reject further commits and wait, without limit, for its running commit."""
     run.has_ended.wait(max(0, deadline_s - time.monotonic()))
     run.fence.close_and_wait()
 
 
-def _close_fences_and_wait(runs: Sequence[QueryRun]) -> None:
+def _close_fences_and_wait(runs: Sequence[SupervisedTaskRun]) -> None:
     """Reject further commits of ``runs``, and wait for their running commits, :data:`RUNNING_COMMITS_TIMEOUT_MS` at
     most in all. A commit that has not ended then is logged."""
     for run in runs:
@@ -927,16 +951,35 @@ def _close_fences_and_wait(runs: Sequence[QueryRun]) -> None:
             )
 
 
+def _record_stop(run: SupervisedTaskRun, query: TaskQuery | None = None) -> None:
+    """Record in the folder of the checkpoint generation that the query of ``run`` has stopped. Does nothing if the
+    generation is not known, or another start has taken over the checkpoint of ``query``, if given. A failure is
+    logged."""
+    if run.generation_path is None:
+        return
+    try:
+        if query is None or not query.was_checkpoint_taken_over:
+            record_task_stopped(run.generation_path, run.task.task)
+    except OSError as error:
+        log.warning(
+            "Task %s: the task has stopped, and this could not be recorded in %s, so a new split of the connector "
+            "waits for it until the time limit of tasks' stops is over: %s",
+            run.task,
+            run.generation_path,
+            error,
+        )
+
+
 def _is_known_taken_over(query: TaskQuery) -> bool:
     """Whether another start has taken over the checkpoint of ``query``, as far as this worker can read its folder."""
     try:
-        return query.is_checkpoint_lost
+        return query.was_checkpoint_taken_over
     except OSError as error:
         log.debug("Task %s: the checkpoint's folder cannot be read: %s", query.task, error)
         return False
 
 
-def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
+def _checkpoint_taken_over_event(run: SupervisedTaskRun) -> TaskDied:
     """The event which reports that another start of the task, or a re-split, has taken over the checkpoint of
     ``run``."""
     return TaskDied(
@@ -946,7 +989,7 @@ def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
     )
 
 
-def _fenced_in_sink_event(run: QueryRun, reason: str) -> TaskDied:
+def _fenced_in_sink_event(run: SupervisedTaskRun, reason: str) -> TaskDied:
     """The event which reports that a later start of the task has fenced ``run`` in a sink, for ``reason``. The run's
     own fence is open."""
     return TaskDied(task=run.task, trace=reason, holds_checkpoint=False)

@@ -61,7 +61,7 @@ def _settings_of_alias(config: Mapping[str, str], key: ConfigKey, alias: str) ->
     """A config with only the keys of the transform or predicate ``alias``. ``key``: the key that lists the alias."""
     prefix = f"{key.name}.{alias}."
     own_keys = {name: value for name, value in config.items() if name.startswith(prefix)}
-    return PrefixedConfig(config=own_keys, prefix=prefix)
+    return PrefixedConfig(config=own_keys, prefix=prefix, is_prefix_in_messages=False)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _keys_of_alias(
         width=Width.LONG,
         display_name=f"Type of {alias}",
     )
-    own_keys = list(own_keys)
+    own_keys = [replace(key, name_in_validator_errors=key.name) for key in own_keys]
     type_key = replace(type_key, dependents=tuple(prefix + key.name for key in own_keys))
     return [
         replace(key, name=prefix + key.name, group=group, order=order)
@@ -211,7 +211,7 @@ class Transform:
     """The condition on the rows to which the transform is applied; None: all rows."""
 
     @property
-    def key_named_in_errors(self) -> str:
+    def config_key_in_errors(self) -> str:
         """The key, with the prefix, that an error of this transform names unless the error is about another key: the
         first key of the transform's type, or ``type`` if the transform has no other keys."""
         return self.settings.user_key(self.transform_type.keys[0].name if self.transform_type.keys else "type")
@@ -222,9 +222,9 @@ class Transform:
         return self.settings.config[self.settings.user_key("type")].strip()
 
     @property
-    def value_of_key_named_in_errors(self) -> str:
-        """The value that the config sets for :attr:`key_named_in_errors`; empty text if it sets none."""
-        return self.settings.config.get(self.key_named_in_errors, "")
+    def config_value_in_errors(self) -> str:
+        """The value that the config sets for :attr:`config_key_in_errors`; empty text if it sets none."""
+        return self.settings.config.get(self.config_key_in_errors, "")
 
     def apply(self, rows: DataFrame) -> DataFrame:
         """``rows`` after the transform. With a predicate, only rows that match are transformed.
@@ -237,9 +237,9 @@ class Transform:
             return self._apply_to_matching_rows(rows, self.predicate.condition_column(rows))
         except (PySparkException, ValueError) as error:
             message = invalid_value_message(
-                self.key_named_in_errors, self.value_of_key_named_in_errors, first_message_line(error)
+                self.config_key_in_errors, self.config_value_in_errors, first_message_line(error)
             )
-            raise ConfigError({self.key_named_in_errors: [message]}) from error
+            raise ConfigError({self.config_key_in_errors: [message]}) from error
 
     def _apply_to_matching_rows(self, rows: DataFrame, matches: Column) -> DataFrame:
         """Apply the transform to all rows, and then select for each row the new columns if ``matches`` is true, else

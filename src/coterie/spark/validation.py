@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -24,12 +25,13 @@ from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, ORIGINAL_COLUMN, ORIGINAL_RECORD_TYPE
 from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
 from coterie.spark.columns import column_id_by_name
-from coterie.spark.connector_keys import EXACTLY_ONCE_KEY, common_definition, connector_definition
+from coterie.spark.connector_keys import EXACTLY_ONCE_KEY, common_connector_definition, connector_definition
 from coterie.spark.failures import error_message
 from coterie.spark.generations.split import Split
 from coterie.spark.generations.stores import UnmovablePositionStore
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.paths import path_of_config_value
-from coterie.spark.plugin_list import version_errors, wrong_plugin_type_errors
+from coterie.spark.plugin_list import plugin_version_errors, wrong_plugin_type_errors
 from coterie.spark.plugins import (
     ConfiguredSink,
     ConfiguredSource,
@@ -39,13 +41,14 @@ from coterie.spark.plugins import (
 )
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn
-from coterie.spark.redaction import redacting_session
+from coterie.spark.redaction import new_redacting_session
 from coterie.spark.seams import HasStartPositions, TaskInput
-from coterie.spark.sessions import new_session
+from coterie.spark.sessions import new_session_without_java_functions
 from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
 from coterie.spark.sources.kafka import KafkaSource
+from coterie.spark.sources.kafka_client import kafka_jvm, mistyped_properties
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ def validate_config(
     written_config: Mapping[str, str],
     resolve: Callable[[Mapping[str, str]], Mapping[str, str]],
     worker_kafka_properties: Mapping[str, str],
-    checkpointed_task_configs: Sequence[Mapping[str, str]],
+    configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
 ) -> ConfigInfos:
     """The definitions, values and errors of all keys of a connector with ``written_config``.
 
@@ -86,21 +89,54 @@ def validate_config(
             written_config, *_configured_source_and_sink(written_config, worker_kafka_properties)[:2]
         )
         return make_config_infos(name, definition, written_config, error.errors_as_lists)
-    spark = redacting_session(spark, written_config, config)
+    spark = new_redacting_session(spark, written_config, config)
+    source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
+    if mistyped := _mistyped_client_properties(spark, source, sink):
+        shown = _shown_errors(mistyped, written_config, config)
+        infos = make_config_infos(
+            name, connector_definition(config, source, sink), config, shown, written_config=written_config
+        )
+        return replace(infos, client_property_message=next(iter(shown.values()))[0])
     try:
-        errors = config_errors(spark, config, worker_kafka_properties, checkpointed_task_configs)
+        errors = config_errors(spark, config, worker_kafka_properties, configs_of_checkpointed_tasks)
     except ConfigError as error:
         errors = error.errors_as_lists
-    source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
     definition = connector_definition(config, source, sink)
-    errors |= version_errors(config) | wrong_plugin_type_errors(definition, config)
+    errors |= plugin_version_errors(config) | wrong_plugin_type_errors(definition, config)
     for key, messages in definition.errors(config).items():
         errors.setdefault(key, messages)
-    shown_errors = {
+    shown_errors = _shown_errors(errors, written_config, config)
+    return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
+
+
+def _mistyped_client_properties(
+    spark: SparkSession, source: ConfiguredSource | None, sink: ConfiguredSink | None
+) -> dict[str, list[str]]:
+    """An error, by the user's key, for each property of the clients of a Kafka source and a Kafka sink whose value is
+    not of the property's type. Empty if the JVM lacks a jar for Kafka."""
+    ends: list[tuple[PrefixedConfig, str, str]] = []
+    if source is not None and issubclass(source.plugin, KafkaSource):
+        ends.append((source.config, kafka.CONSUMER_OVERRIDE_PREFIX, "consumer.ConsumerConfig"))
+    if sink is not None and issubclass(sink.plugin, KafkaSink):
+        ends.append((sink.config, kafka_target.PRODUCER_OVERRIDE_PREFIX, "producer.ProducerConfig"))
+    errors: dict[str, list[str]] = {}
+    if not ends or missing_jars_message(spark, "kafka") is not None:
+        return errors
+    for config, prefix, class_name in ends:
+        client_config = attrgetter(f"org.apache.kafka.clients.{class_name}")(kafka_jvm())
+        messages = mistyped_properties(client_config, config.values_under_prefix(prefix))
+        errors |= {config.user_key(prefix + property_): [message] for property_, message in messages.items()}
+    return errors
+
+
+def _shown_errors(
+    errors: Mapping[str, Sequence[str]], written_config: Mapping[str, str], config: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """``errors`` with the references of ``written_config`` in place of the secrets of ``config``."""
+    return {
         key: [hide_secrets(message) for message in _messages_with_references(messages, written_config, config)]
         for key, messages in errors.items()
     }
-    return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
 
 
 def _messages_with_references(
@@ -118,37 +154,37 @@ def config_errors(
     spark: SparkSession,
     config: Mapping[str, str],
     worker_kafka_properties: Mapping[str, str],
-    checkpointed_task_configs: Sequence[Mapping[str, str]],
+    configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
 ) -> dict[str, list[str]]:
     """All errors in a connector's config, by key; empty when the config is valid. Keys that are probably typos are
     logged.
 
     A plug-in validates its keys only if their definition has no error. ``worker_kafka_properties``: see
-    :attr:`PrefixedConfig.worker_kafka_properties`. ``checkpointed_task_configs``: the configs of the connector's tasks
-    that may have checkpoints; empty for a new connector.
+    :attr:`PrefixedConfig.worker_kafka_properties`. ``configs_of_checkpointed_tasks``: the configs of the connector's
+    tasks that may have checkpoints; empty for a new connector.
 
     :raises WorldError: when a source whose number of tasks is fixed cannot be reached, so that its partitions cannot be
         listed.
     """
     for key, intended_key in likely_typos(config).items():
         logger.warning("The key %s of connector %s is ignored; is %s meant?", key, config.get("name", ""), intended_key)
-    errors = common_definition().errors(config) | transforms.config_errors(config)
+    errors = common_connector_definition().errors(config) | transforms.config_errors(config)
     if "connector.class" in errors:
         return errors
     source, sink, missing_errors = _configured_source_and_sink(config, worker_kafka_properties)
     errors |= missing_errors
     if source is not None:
-        errors |= source_change_errors(source, checkpointed_task_configs)
+        errors |= source_change_errors(source, configs_of_checkpointed_tasks)
     if source is not None and sink is not None:
         errors |= sink_change_errors(
-            source, checkpointed_task_configs
+            source, configs_of_checkpointed_tasks
         ) | unsupported_connect_keys.unsupported_key_errors(source, sink)
     end_errors: dict[str, list[str]] = {}
     if source is not None:
-        source, end_errors = _validate_and_complete_source(spark, source, checkpointed_task_configs)
+        source, end_errors = _validate_and_complete_source(spark, source, configs_of_checkpointed_tasks)
         if not end_errors:
             if "tasks.max" not in errors and source.plugin.has_fixed_split:
-                errors |= _fixed_split_errors(config, source, checkpointed_task_configs)
+                errors |= _fixed_split_errors(config, source, configs_of_checkpointed_tasks)
             errors |= _transform_errors(spark, source, sink, errors)
         errors |= end_errors
     if sink is not None:
@@ -174,12 +210,12 @@ def _source_sink_combination_errors(
     before; some checks need a config without errors."""
     errors = {} if earlier_errors else _endless_loop_errors(spark, source, sink)
     if not any(key.startswith("errors.") for key in earlier_errors):
-        errors |= _tolerance_errors(spark, config, source, sink)
+        errors |= _bad_record_key_errors(spark, config, source, sink)
     return errors
 
 
 def _validate_and_complete_source(
-    spark: SparkSession, source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+    spark: SparkSession, source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> tuple[ConfiguredSource, dict[str, list[str]]]:
     """Check the source's keys. Returns the source, with the inferred values of keys that the config does not set, and
     the errors by key. The values are missing if an error prevents the inference."""
@@ -187,23 +223,23 @@ def _validate_and_complete_source(
     errors |= source.config.unknown_key_errors(source.definition, source.plugin.free_key_prefixes)
     # Check jars, other keys and the server first: without them Spark would only report that it finds no columns.
     errors = errors or source.plugin.validate(spark, source.config)
-    has_begun = any(GENERATION_KEY in task for task in checkpointed_task_configs)
+    has_begun = any(GENERATION_KEY in task for task in configs_of_checkpointed_tasks)
     if not errors and not has_begun and isinstance(source.plugin, HasStartPositions):
         errors = source.plugin.start_position_errors(source.config)
     if errors or not source.plugin.keys_to_infer(source.config):
         return source, errors
-    source, errors = _infer_missing_values(spark, source, checkpointed_task_configs)
+    source, errors = _infer_missing_values(spark, source, configs_of_checkpointed_tasks)
     return source, errors or source.plugin.validate(spark, source.config)
 
 
 def _infer_missing_values(
-    spark: SparkSession, source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+    spark: SparkSession, source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> tuple[ConfiguredSource, dict[str, list[str]]]:
     """Infer the values of the keys that the config does not set (:meth:`Source.keys_to_infer`). Returns the source with
     these values and no error; or ``source`` unchanged and the errors, by key, if the values cannot be inferred."""
     try:
         config_with_kept_values = source.config.with_defaults(
-            _inferred_values_to_keep(source, checkpointed_task_configs)
+            _inferred_values_to_keep(source, configs_of_checkpointed_tasks)
         )
         return replace(
             source,
@@ -217,7 +253,7 @@ def _infer_missing_values(
 
 
 def _inferred_values_to_keep(
-    source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+    source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> Mapping[str, str]:
     """The inferred values of the present checkpoint generation that the next generation keeps, by key: all of them if
     the source still has one of the partitions that the tasks read, else none. This is the rule of
@@ -227,23 +263,27 @@ def _inferred_values_to_keep(
     :raises ConfigError, WorldError: see :meth:`Source.list_source_partitions`.
     """
     inferred: Mapping[str, str] = (
-        json.loads(checkpointed_task_configs[0].get(INFERRED_VALUES_KEY, "{}")) if checkpointed_task_configs else {}
+        json.loads(configs_of_checkpointed_tasks[0].get(INFERRED_VALUES_KEY, "{}"))
+        if configs_of_checkpointed_tasks
+        else {}
     )
     former_split = Split(
         function=source.plugin.split_function,
-        partitions_by_task=tuple(tuple(json.loads(task.get("task.parts", "[]"))) for task in checkpointed_task_configs),
+        partitions_by_task=tuple(
+            tuple(json.loads(task.get("task.parts", "[]"))) for task in configs_of_checkpointed_tasks
+        ),
     )
     if not inferred or not former_split.common_partitions(source.plugin.list_source_partitions(source.config)):
         return {}
     return {name: inferred[name] for name in source.plugin.keys_to_infer(source.config) if name in inferred}
 
 
-def _tolerance_errors(
+def _bad_record_key_errors(
     spark: SparkSession, config: Mapping[str, str], source: ConfiguredSource, sink: ConfiguredSink
 ) -> dict[str, list[str]]:
     """Errors, by key, in the keys for bad records (``errors.*``) that depend on the source and the sink."""
     try:
-        tolerance = bad_records.error_tolerance_of(config)
+        tolerance = bad_records.read_bad_record_settings(config)
     except ConfigError as error:
         return error.errors_as_lists
     if tolerance is None:
@@ -252,7 +292,7 @@ def _tolerance_errors(
     if not source.plugin.reports_bad_records:
         name = source.plugin.__name__
         return {key: [f"{key}=all: {name} does not report bad records; KafkaSource and FileSource do. Set none"]}
-    is_atomic = isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters)
+    is_atomic = isinstance(tolerance.dead_letter_destination, sink.plugin.atomic_dead_letter_destinations)
     # The dead letter queue reads producer.override.* with the prefix `sink.` and without it.
     writer_config = sink.config if is_atomic else replace(sink.config, is_prefix_optional=True)
     if (
@@ -260,7 +300,7 @@ def _tolerance_errors(
         and _may_share_cluster(source.config, writer_config)
         and (topics_key := _key_that_names_topic(source, tolerance.dead_letter_destination.topic)) is not None
     ):
-        return _dead_letter_topic_errors(source, tolerance.dead_letter_destination.topic, topics_key)
+        return _make_dead_letter_topic_errors(source, tolerance.dead_letter_destination.topic, topics_key)
     if isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterFolder) and _overlaps_sink_folder(
         sink, tolerance.dead_letter_destination.path
     ):
@@ -279,7 +319,7 @@ def _tolerance_errors(
             errors = error.errors_as_lists
         if errors:
             return errors
-    if not is_atomic and common_definition().required_value(config, EXACTLY_ONCE_KEY.name, str) == "required":
+    if not is_atomic and common_connector_definition().required_value(config, EXACTLY_ONCE_KEY.name, str) == "required":
         message = (
             f"{sink.plugin.__name__} does not commit bad records together with good ones, so a record may be lost or "
             f"duplicated if an expression is not deterministic; set {EXACTLY_ONCE_KEY.name}=requested to accept that "
@@ -301,7 +341,7 @@ def _overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
     )
 
 
-def _dead_letter_topic_errors(source: ConfiguredSource, topic: str, topics_key: str) -> dict[str, list[str]]:
+def _make_dead_letter_topic_errors(source: ConfiguredSource, topic: str, topics_key: str) -> dict[str, list[str]]:
     """Connect's error, by key, about a dead letter topic that the source would read, because ``topics_key``, the user's
     key of ``topics`` or ``topics.regex``, names it."""
     value = source.config.config[topics_key]
@@ -382,7 +422,7 @@ def _keeps_topic_column(spark: SparkSession, source: ConfiguredSource) -> bool:
     task_input = TaskInput(
         task_number=0, task_count=1, source_partitions=(), split_function=source.plugin.split_function
     )
-    session = new_session(spark)
+    session = new_session_without_java_functions(spark)
     reader = source.plugin.of(source.config, task_input)
     assert isinstance(reader, KafkaSource)
     rows = session.createDataFrame([], reader.schema(session))
@@ -447,7 +487,9 @@ def _is_one_edit_away(word: str, other_word: str) -> bool:
 def _exactly_once_errors(sink: ConfiguredSink) -> dict[str, list[str]]:
     """An error, by key, if ``exactly.once.support`` is ``required`` and the sink with its config does not write rows
     exactly once."""
-    is_required = common_definition().required_value(sink.config.config, EXACTLY_ONCE_KEY.name, str) == "required"
+    is_required = (
+        common_connector_definition().required_value(sink.config.config, EXACTLY_ONCE_KEY.name, str) == "required"
+    )
     if not is_required or sink.plugin.is_exactly_once(sink.config):
         return {}
     message = (
@@ -477,25 +519,25 @@ def list_source_partitions_by_task(source: ConfiguredSource) -> Sequence[Sequenc
     :raises ConfigError: when a value is not valid; the error names the key.
     :raises WorldError: when the source cannot be reached.
     """
-    tasks_max = common_definition().required_value(source.config.config, "tasks.max", int)
+    tasks_max = common_connector_definition().required_value(source.config.config, "tasks.max", int)
     return source.plugin.divide_partitions(source.plugin.list_source_partitions(source.config), tasks_max)
 
 
 def source_change_errors(
-    source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+    source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """An error, by key, if the tasks with the configs ``checkpointed_task_configs`` have another class of source than
-    ``source``, or another value of its key ``format``. Empty if there is no such task, and if these configs name no
-    source: then the tasks have never run on Spark.
+    """An error, by key, if the tasks with the configs ``configs_of_checkpointed_tasks`` have another class of source
+    than ``source``, or another value of its key ``format``. Empty if there is no such task, and if these configs name
+    no source: then the tasks have never run on Spark.
 
     Their checkpoints contain positions of the former source, and Spark cannot resume at these positions in another
-    source. ``checkpointed_task_configs`` are the configs of the connector's tasks that may have checkpoints.
+    source. ``configs_of_checkpointed_tasks`` are the configs of the connector's tasks that may have checkpoints.
     """
-    if not checkpointed_task_configs:
+    if not configs_of_checkpointed_tasks:
         return {}
     try:
         former_source = configured_source(
-            checkpointed_task_configs[0], source.config.worker_kafka_properties, "task.class"
+            configs_of_checkpointed_tasks[0], source.config.worker_kafka_properties, "task.class"
         )
     except ConfigError:
         return {}  # Another runtime has created these task configs: the tasks have never run on Spark.
@@ -513,17 +555,17 @@ def source_change_errors(
 
 
 def sink_change_errors(
-    source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+    source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, for each key of the sink whose value identifies another place than in
-    ``checkpointed_task_configs``, the configs of the connector's tasks that may have checkpoints. Empty if the source's
-    positions can be moved to new checkpoints: only then the sink may change."""
-    if not checkpointed_task_configs or not isinstance(source.plugin.position_store, UnmovablePositionStore):
+    ``configs_of_checkpointed_tasks``, the configs of the connector's tasks that may have checkpoints. Empty if the
+    source's positions can be moved to new checkpoints: only then the sink may change."""
+    if not configs_of_checkpointed_tasks or not isinstance(source.plugin.position_store, UnmovablePositionStore):
         return {}
     config, worker_kafka_properties = source.config.config, source.config.worker_kafka_properties
     try:
         former_identity, new_identity = (
-            sink_identity(checkpointed_task_configs[0], worker_kafka_properties),
+            sink_identity(configs_of_checkpointed_tasks[0], worker_kafka_properties),
             sink_identity(config, worker_kafka_properties),
         )
     except ConfigError:
@@ -555,7 +597,7 @@ def _make_source_change_errors(key: str, source: ConfiguredSource, former_class_
 
 
 def _fixed_split_errors(
-    config: Mapping[str, str], source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
+    config: Mapping[str, str], source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """The errors, by key, of :func:`task_count_change_errors`, or of a value with which the source's partitions cannot
     be listed.
@@ -566,27 +608,30 @@ def _fixed_split_errors(
         partitions_by_task_number = list_source_partitions_by_task(source)
     except ConfigError as error:
         return error.errors_as_lists
-    return task_count_change_errors(config, len(partitions_by_task_number), checkpointed_task_configs)
+    return task_count_change_errors(config, len(partitions_by_task_number), configs_of_checkpointed_tasks)
 
 
 def task_count_change_errors(
-    config: Mapping[str, str], task_count: int, checkpointed_task_configs: Sequence[Mapping[str, str]]
+    config: Mapping[str, str], task_count: int, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, if the number of tasks changes. ``task_count`` is the number with the new ``config``; the
-    former number is in ``checkpointed_task_configs``, the configs of the connector's tasks that may have checkpoints.
-    For a source whose split is fixed (:attr:`Source.has_fixed_split`).
+    former number is in ``configs_of_checkpointed_tasks``, the configs of the connector's tasks that may have
+    checkpoints. For a source whose split is fixed (:attr:`Source.has_fixed_split`).
 
     A task's checkpoint records which part of the task's own input was read. With another number of tasks each task has
     other input, and keeps its checkpoint or starts without one: some rows are then read by no task, others by two
     tasks.
     """
-    if not checkpointed_task_configs or (former_task_count := checkpointed_task_configs[0].get("task.count")) in (
+    if not configs_of_checkpointed_tasks or (
+        former_task_count := configs_of_checkpointed_tasks[0].get("task.count")
+    ) in (
         None,
         str(task_count),
     ):
         return {}
     old_tasks_max, new_tasks_max = (
-        common_definition().value_text(config_, "tasks.max") for config_ in (checkpointed_task_configs[0], config)
+        common_connector_definition().value_text_or_default(config_, "tasks.max")
+        for config_ in (configs_of_checkpointed_tasks[0], config)
     )
     return {
         "tasks.max": [
@@ -610,7 +655,7 @@ def _transform_errors(
             task_number=0, task_count=1, source_partitions=(), split_function=source.plugin.split_function
         )
         # A separate session, as for each task: transforms may create views in it.
-        session = new_session(spark)
+        session = new_session_without_java_functions(spark)
         schema = source.plugin.of(source.config, task_input).schema(session)
         parsed_transforms = transforms.parse_transforms(source.config.config)
         sink_object = None if sink is None else sink.plugin.of(sink.config)

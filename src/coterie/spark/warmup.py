@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import create_first_checkpoint, take_over_checkpoint
+from coterie.spark.checkpoint import create_first_checkpoint_if_absent, take_over_checkpoint
 from coterie.spark.class_archive import DEFAULT_JAVA_OPTIONS_KEY, archive_path, jvm_option_with_path
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.java import find_java_home
+from coterie.spark.java import find_or_write_java_home
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
-from coterie.spark.redaction import redacting_session
+from coterie.spark.redaction import new_redacting_session
 from coterie.spark.session import make_spark_settings, start_driver
 from coterie.spark.settings import SparkConfig
 
@@ -57,14 +57,14 @@ def run_warm_up_queries(spark: SparkSession, scratch_folder: Path) -> None:
             **{format_: _write_csv_and_make_config(folder, format_) for format_ in FILE_FORMATS},
         }
         with ThreadPoolExecutor(len(configs)) as threads:
-            runs = [threads.submit(_run_query, spark, folder, name, config) for name, config in configs.items()]
+            runs = [threads.submit(_run_warm_up_query, spark, folder, name, config) for name, config in configs.items()]
             for run in runs:
                 run.result()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_class_archive(config: SparkConfig) -> None:
+def run_spark_to_write_archive(config: SparkConfig) -> None:
     """Write the archive of classes for workers with this config (:func:`archive_path`): start Spark as such a worker
     does, warm it up, and end it. At its end Java writes an archive of the classes that it has loaded.
 
@@ -72,7 +72,7 @@ def write_class_archive(config: SparkConfig) -> None:
         cannot be written.
     """
     config.scratch_folder.mkdir(parents=True, exist_ok=True)
-    java_home = find_java_home(config.scratch_folder, os.environ)
+    java_home = find_or_write_java_home(config.scratch_folder, os.environ)
     path = archive_path(java_home, make_spark_settings(config.user_settings, config.scratch_folder), os.environ)
     unfinished_file = path.with_name(f".{config.scratch_folder.name}-{path.name}")
     try:
@@ -140,15 +140,15 @@ def _write_csv_and_make_config(folder: Path, format_: str) -> Mapping[str, str]:
     }
 
 
-def _run_query(spark: SparkSession, folder: Path, name: str, config: Mapping[str, str]) -> None:
+def _run_warm_up_query(spark: SparkSession, folder: Path, name: str, config: Mapping[str, str]) -> None:
     """Run a task with ``config`` until it has processed its input. Its checkpoint is in ``folder``.
 
     :raises WorldError, PySparkException, Py4JError: as :func:`run_warm_up_queries`.
     """
     checkpoints = folder / f"{name}-checkpoints"
-    create_first_checkpoint(checkpoints)
+    create_first_checkpoint_if_absent(checkpoints)
     query = TaskQuery(
-        redacting_session(spark, config, config),
+        new_redacting_session(spark, config, config),
         ConnectorTaskId(ConnectorName(f"warm-up-{name}"), 0),
         Pipeline.of(config, {}),
         take_over_checkpoint(checkpoints),

@@ -62,7 +62,7 @@ def rebuild_with_records(data: bytes, header: BatchHeader, records: Sequence[Raw
     if header.is_compressed:
         header = header.with_codec(GZIP)
         body = compress_gzip(body)
-    if records and not header.has_append_time:
+    if records and not header.uses_log_append_time:
         header = replace(header, max_timestamp_ms=max(record.timestamp_ms for record in records))
     return rebuild_batch(data, header, body)
 
@@ -75,10 +75,10 @@ def _iter_records(decompressed: bytes, header: BatchHeader) -> Iterator[RawRecor
     :raises IndexError: when the bytes end inside of a record.
     """
     position, end = 0, len(decompressed)
-    timestamp_ms, base_timestamp_ms, has_append_time = (
+    timestamp_ms, base_timestamp_ms, uses_log_append_time = (
         header.max_timestamp_ms,
         header.base_timestamp_ms,
-        header.has_append_time,
+        header.uses_log_append_time,
     )
     while position < end:
         start = position
@@ -87,7 +87,7 @@ def _iter_records(decompressed: bytes, header: BatchHeader) -> Iterator[RawRecor
         if size < 0 or record_end > end:
             raise WireError(f"a record states a length of {size} bytes, but {end - position} are left")
         timestamp_delta, position = _read_varint(decompressed, position + 1)
-        if not has_append_time:
+        if not uses_log_append_time:
             timestamp_ms = base_timestamp_ms + timestamp_delta
             if not -_INT64_BOUND <= timestamp_ms < _INT64_BOUND:
                 raise WireError(f"a record has the timestamp {timestamp_ms}, which has more than 64 bits")

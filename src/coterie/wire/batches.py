@@ -2,8 +2,8 @@
 
 A broker stores producers' batches unchanged, compressed or not. It checks the header and the CRC, and overwrites only
 the base offset and the leader epoch: both precede the bytes that the CRC covers. Exceptions are topics with
-LogAppendTime (:func:`with_append_time`) and compaction (`batch_filter`), which rebuild batches. A broker itself creates
-the batches of its groups' records, and the markers that end a transaction: control batches of one record.
+LogAppendTime (:func:`with_log_append_time`) and compaction (`batch_filter`), which rebuild batches. A broker itself
+creates the batches of its groups' records, and the markers that end a transaction: control batches of one record.
 """
 
 import struct
@@ -84,7 +84,7 @@ class BatchHeader:
         return bool(self.codec)
 
     @property
-    def has_append_time(self) -> bool:
+    def uses_log_append_time(self) -> bool:
         """Whether ``max_timestamp_ms``, the time of the append to the log, is the timestamp of all records. The
         timestamps inside the records are then ignored."""
         return bool(self.attributes & _LOG_APPEND_TIME_BIT)
@@ -234,7 +234,7 @@ def iter_batch_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHea
         position += header.size_bytes
 
 
-def with_append_time(data: bytes | memoryview, header: BatchHeader, now_ms: int) -> tuple[bytes, BatchHeader]:
+def with_log_append_time(data: bytes | memoryview, header: BatchHeader, now_ms: int) -> tuple[bytes, BatchHeader]:
     """The batch in ``data`` as a topic with ``message.timestamp.type=LogAppendTime`` stores it, and its new header:
     ``now_ms`` becomes the timestamp of all its records."""
     header = replace(header, attributes=header.attributes | _LOG_APPEND_TIME_BIT, max_timestamp_ms=now_ms)
@@ -300,7 +300,7 @@ def encode_transaction_marker(*, producer_id: int, producer_epoch: int, is_commi
     )
 
 
-def decode_records(data: bytes | memoryview) -> list[BatchRecord]:
+def decode_records_without_control(data: bytes | memoryview) -> list[BatchRecord]:
     """The records of all whole batches in ``data``, after a check of the CRCs. Control batches, and a batch that is cut
     off at the end, are left out.
 
@@ -380,7 +380,7 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
         timestamp_delta = reader.varlong()
         yield BatchRecord(
             timestamp_ms=(
-                header.max_timestamp_ms if header.has_append_time else header.base_timestamp_ms + timestamp_delta
+                header.max_timestamp_ms if header.uses_log_append_time else header.base_timestamp_ms + timestamp_delta
             ),
             offset=header.base_offset + reader.varint(),
             key=reader.varint_bytes(),

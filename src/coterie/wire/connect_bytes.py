@@ -50,7 +50,7 @@ def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> byte
     return writer.getvalue()
 
 
-def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
+def decode_version_and_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
     """The version that ``data`` states, which may be newer than any :class:`ConnectProtocol`, and the worker's
     metadata.
 
@@ -67,7 +67,7 @@ def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
         url=url,
         config_offset=config_offset,
         # A worker that has no jobs may send null or zero bytes.
-        allocation=decode_assignment(allocation)[1] if allocation else None,
+        allocation=decode_version_and_assignment(allocation)[1] if allocation else None,
         static_connectors=_read_claimed_connectors(static_fields_reader),
         static_tasks=_read_claimed_tasks(static_fields_reader),
         draining=static_fields_reader.boolean() if static_fields_reader.remaining else False,
@@ -93,7 +93,7 @@ def encode_assignment(protocol: ConnectProtocol, assignment: WorkerAssignment) -
     return writer.getvalue()
 
 
-def decode_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
+def decode_version_and_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
     """The version that ``data`` states, which may be newer than any :class:`ConnectProtocol`, and the leader's
     assignment.
 
@@ -175,7 +175,7 @@ def _read_task_numbers(reader: Reader, *, task_number_min: int) -> list[tuple[Co
     :raises WireError: when the array is malformed, or a number is too small.
     """
 
-    def read_connector() -> list[tuple[ConnectorName, int]]:
+    def read_connector_task_numbers() -> list[tuple[ConnectorName, int]]:
         connector = ConnectorName(reader.string())
         task_numbers = reader.nullable_array(reader.int32, element_size_min=4) or []
         if task_numbers and min(task_numbers) < task_number_min:
@@ -183,7 +183,9 @@ def _read_task_numbers(reader: Reader, *, task_number_min: int) -> list[tuple[Co
         return [(connector, number) for number in task_numbers]
 
     numbers_by_connector = (
-        reader.nullable_array(read_connector, element_size_min=_CONNECTOR_SIZE_MIN) if reader.remaining else None
+        reader.nullable_array(read_connector_task_numbers, element_size_min=_CONNECTOR_SIZE_MIN)
+        if reader.remaining
+        else None
     )
     return None if numbers_by_connector is None else [pair for pairs in numbers_by_connector for pair in pairs]
 

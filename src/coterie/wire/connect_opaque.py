@@ -12,7 +12,7 @@ OPAQUE_SIZE_MAX_BYTES = 4_096
 """A longer field is ignored, because the leader decodes the field of every member in every rebalance."""
 
 
-def encode_opaque(*, name: str) -> bytes:
+def encode_worker_name(*, name: str) -> bytes:
     """The bytes of the field ``opaque`` of a worker's metadata (v3): JSON with the worker's name."""
     return json.dumps({"name": name}, ensure_ascii=False).encode()
 

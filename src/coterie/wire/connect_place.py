@@ -11,34 +11,34 @@ from typing import Any
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, GenerationId, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import ClassicPlaceHandover, ConnectPlaceHandover, Handover
+from coterie.nouns.membership import ClassicMembershipHandover, ConnectMembershipHandover, Handover
 from coterie.wire.connect import ConnectProtocol
 
 
-def encode_place_handover(place: Handover) -> bytes:
-    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_place_handover` in the
-    next process."""
+def encode_membership_handover(place: Handover) -> bytes:
+    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_membership_handover` in
+    the next process."""
     match place:
-        case ClassicPlaceHandover():
-            fields = _json_fields_of_classic_place(place)
-        case ConnectPlaceHandover():
-            fields = _json_fields_of_connect_place(place)
+        case ClassicMembershipHandover():
+            fields = _json_fields_of_classic_handover(place)
+        case ConnectMembershipHandover():
+            fields = _json_fields_of_connect_handover(place)
     return json.dumps(fields).encode()
 
 
-def decode_place_handover(data: bytes) -> Handover:
-    """The membership in ``data``, which :func:`encode_place_handover` has encoded in the previous process.
+def decode_membership_handover(data: bytes) -> Handover:
+    """The membership in ``data``, which :func:`encode_membership_handover` has encoded in the previous process.
 
     :raises WireError: when ``data`` cannot be decoded.
     """
     try:
         fields: Any = json.loads(data)
-        return _decode_connect_place(fields) if "member_epoch" in fields else _decode_classic_place(fields)
+        return _decode_connect_handover(fields) if "member_epoch" in fields else _decode_classic_handover(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the membership from the previous process cannot be decoded: {error!r}") from error
 
 
-def _json_fields_of_classic_place(place: ClassicPlaceHandover) -> Mapping[str, object]:
+def _json_fields_of_classic_handover(place: ClassicMembershipHandover) -> Mapping[str, object]:
     return {
         "member_id": place.member_id,
         "generation": place.generation,
@@ -47,15 +47,15 @@ def _json_fields_of_classic_place(place: ClassicPlaceHandover) -> Mapping[str, o
         "leader_url": place.leader_url,
         "config_offset": place.config_offset,
         **_json_fields_of_jobs(place.jobs),
-        "deferred_until_ms": place.deferred_until_ms,
-        "unheard": place.may_have_missed_vote,
-        "owes_round": place.must_ask_for_round,
+        "deferred_until_ms": place.rebalance_delay_ends_ms,
+        "unheard": place.may_have_missed_protocol_change,
+        "owes_round": place.must_start_rebalance,
     }
 
 
-def _decode_classic_place(fields: Any) -> ClassicPlaceHandover:
-    deferred_until_ms = fields["deferred_until_ms"]
-    return ClassicPlaceHandover(
+def _decode_classic_handover(fields: Any) -> ClassicMembershipHandover:
+    rebalance_delay_ends_ms = fields["deferred_until_ms"]
+    return ClassicMembershipHandover(
         member_id=MemberId(fields["member_id"]),
         generation=GenerationId(int(fields["generation"])),
         protocol=ConnectProtocol.from_setting(fields["protocol"]).setting,
@@ -63,13 +63,13 @@ def _decode_classic_place(fields: Any) -> ClassicPlaceHandover:
         leader_url=WorkerUrl(fields["leader_url"]),
         config_offset=ConfigOffset(int(fields["config_offset"])),
         jobs=_decode_jobs(fields),
-        deferred_until_ms=None if deferred_until_ms is None else int(deferred_until_ms),
-        may_have_missed_vote=bool(fields["unheard"]),
-        must_ask_for_round=bool(fields["owes_round"]),
+        rebalance_delay_ends_ms=None if rebalance_delay_ends_ms is None else int(rebalance_delay_ends_ms),
+        may_have_missed_protocol_change=bool(fields["unheard"]),
+        must_start_rebalance=bool(fields["owes_round"]),
     )
 
 
-def _json_fields_of_connect_place(place: ConnectPlaceHandover) -> Mapping[str, object]:
+def _json_fields_of_connect_handover(place: ConnectMembershipHandover) -> Mapping[str, object]:
     return {
         "member_id": place.member_id,
         "member_epoch": place.member_epoch,
@@ -89,8 +89,8 @@ def _json_fields_of_connect_place(place: ConnectPlaceHandover) -> Mapping[str, o
     }
 
 
-def _decode_connect_place(fields: Any) -> ConnectPlaceHandover:
-    return ConnectPlaceHandover(
+def _decode_connect_handover(fields: Any) -> ConnectMembershipHandover:
+    return ConnectMembershipHandover(
         member_id=MemberId(fields["member_id"]),
         member_epoch=MemberEpoch(int(fields["member_epoch"])),
         request_number=int(fields["request_number"]),

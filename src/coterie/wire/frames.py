@@ -18,7 +18,7 @@ from coterie.wire.connect_group_messages.settled_heartbeat import (
     encode_response_without_news,
 )
 from coterie.wire.kio_entities import Values, build_response
-from coterie.wire.message_check import ELEMENTS_MAX, checked_message
+from coterie.wire.message_check import ELEMENTS_MAX, check_and_strip_unknown_fields
 from coterie.wire.primitives import Reader, Writer
 from coterie.wire.schemas import (
     API_VERSIONS,
@@ -192,7 +192,7 @@ def _decode_entity(frame: bytes, position: int, schema: Any, elements_max: int) 
     :raises WireError: when the message is malformed; `TooManyElementsError` when it has more than ``elements_max``
         array elements and tagged fields.
     """
-    checked_frame = checked_message(frame, position, schema, elements_max=elements_max)
+    checked_frame = check_and_strip_unknown_fields(frame, position, schema, elements_max=elements_max)
     try:
         entity, _ = entity_reader(schema)(checked_frame, position)
     except (SerialError, ValueError, OverflowError) as error:

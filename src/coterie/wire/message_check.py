@@ -79,13 +79,13 @@ class _MessageBytes:
             raise WireError(f"{size} bytes are expected at position {position}, but {self.end - position} are left")
         return position + size
 
-    def checked_count(self, position: int, count: int, size_min: int) -> int:
-        """``count``, the number of elements that begin at ``position``, each of at least ``size_min`` bytes,
+    def check_and_count_elements(self, position: int, count: int, size_min_bytes: int) -> int:
+        """``count``, the number of elements that begin at ``position``, each of at least ``size_min_bytes`` bytes,
         after a check.
 
         :raises WireError: when the bytes left are too few, or the message has too many elements.
         """
-        if count < 0 or count * size_min > self.end - position:
+        if count < 0 or count * size_min_bytes > self.end - position:
             raise WireError(
                 f"{count} elements are announced before position {position}, but {self.end - position} bytes are left"
             )
@@ -131,13 +131,15 @@ class _TypeWalk:
 
     walk: _WalkFunction
     """Walks one value of the type."""
-    size_min: int
+    size_min_bytes: int
     """The fewest bytes of one value."""
     is_fixed_size: bool = False
-    """Whether every value has ``size_min`` bytes."""
+    """Whether every value has ``size_min_bytes`` bytes."""
 
 
-def checked_message(data: bytes, position: int, entity_type: Any, *, elements_max: int = ELEMENTS_MAX) -> bytes:
+def check_and_strip_unknown_fields(
+    data: bytes, position: int, entity_type: Any, *, elements_max: int = ELEMENTS_MAX
+) -> bytes:
     """Check the counts and lengths of the message of kio's ``entity_type`` that begins at position ``position``; return
     ``data`` without the tagged fields that kio's schema lacks. Bytes after the message stay and are ignored, as in
     Kafka: librdkafka sends some after its Metadata v12.
@@ -168,14 +170,14 @@ def _make_entity_walk(entity_type: Any) -> _TypeWalk:
             # A null tagged field is absent, so kio reads it without a null marker.
             walk_by_tag[tag] = _make_field_walk(field, is_flexible=is_flexible, may_be_null=False).walk
     walks = tuple(_join_fixed_size_walks(untagged))
-    size_min = sum(type_walk.size_min for type_walk in untagged) + is_flexible
+    size_min_bytes = sum(type_walk.size_min_bytes for type_walk in untagged) + is_flexible
 
     def walk(message: _MessageBytes, position: int) -> int:
         for walk_field in walks:
             position = walk_field(message, position)
         return _walk_tagged_fields(message, position, walk_by_tag) if is_flexible else position
 
-    return _TypeWalk(walk, size_min)
+    return _TypeWalk(walk, size_min_bytes)
 
 
 def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
@@ -185,7 +187,7 @@ def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
     fixed_size = 0
     for type_walk in type_walks:
         if type_walk.is_fixed_size:
-            fixed_size += type_walk.size_min
+            fixed_size += type_walk.size_min_bytes
             continue
         if fixed_size:
             walks.append(_make_fixed_size_walk(fixed_size).walk)
@@ -210,7 +212,9 @@ def _make_field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool)
         else _make_primitive_walk(field.metadata["kafka_type"], is_flexible=is_flexible)
     )
     if is_array:
-        assert element_walk.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
+        assert element_walk.size_min_bytes > 0, (
+            f"{field.name} has elements without bytes: nothing would limit their number"
+        )
         # kio accepts null even where the schema does not; the code that handles the message does not expect null there.
         return _make_array_walk(element_walk, is_flexible=is_flexible, may_be_null=is_nullable(field.type))
     return _make_nullable_entity_walk(element_walk) if may_be_null and is_entity else element_walk
@@ -278,9 +282,9 @@ def _make_array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null:
             position += 4
         if count == -1 and may_be_null:
             return position
-        count = message.checked_count(position, count, element_walk.size_min)
+        count = message.check_and_count_elements(position, count, element_walk.size_min_bytes)
         if element_walk.is_fixed_size:
-            return message.skip(position, count * element_walk.size_min)
+            return message.skip(position, count * element_walk.size_min_bytes)
         for _ in range(count):
             position = element_walk.walk(message, position)
         return position
@@ -314,7 +318,7 @@ def _walk_tagged_fields(message: _MessageBytes, position: int, walk_by_tag: dict
     count, position = message.read_uvarint(position)
     known_fields: list[tuple[int, int, int]] = []
     last_tag = -1
-    for _ in range(message.checked_count(position, count, 2)):
+    for _ in range(message.check_and_count_elements(position, count, 2)):
         tag, position = message.read_uvarint(position)
         if tag <= last_tag:
             raise WireError(

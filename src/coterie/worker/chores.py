@@ -15,23 +15,22 @@ from coterie.config.plugins import PluginVersionError, UnknownPluginError
 from coterie.engine.log import LeaderLog, Log
 from coterie.herder.messages import (
     AppendConfigLines,
-    AppendStatuses,
+    AppendStatusLines,
     ApplyOffsetChange,
     AskPlugins,
-    CheckpointGenerationFinished,
+    CheckpointGenerationCreationEnded,
     Chore,
     ChoreResult,
     CloseRequestIntake,
     CloseRuntime,
     ComputeTarget,
-    ConfigEndFound,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
+    ConfigLogEndFound,
     ConfigNotValidated,
-    ConfigValidated,
-    ConnectorSplit,
-    FindConfigEnd,
-    FinishCheckpointGeneration,
+    ConfigValidationCompleted,
+    CreateNextCheckpointGeneration,
+    FindConfigLogEnd,
     GroupLeft,
     LeaderLogOpened,
     LeaderLogOpenFailed,
@@ -39,33 +38,34 @@ from coterie.herder.messages import (
     OffsetChangeEnded,
     OffsetReadEnded,
     OpenLeaderLog,
-    PluginsAnswered,
-    PublishTaskConfigs,
-    ReadOffsets,
+    PluginQuestionAnswered,
+    ReadConnectorOffsets,
     RequestIntakeClosed,
     RestartTask,
     RuntimeClosed,
+    SendTaskConfigsToLeader,
     SessionKeyMade,
     SplitConnector,
     SplitFailed,
+    SplitSucceeded,
     StartTask,
     StatusAppendEnded,
     StopTask,
-    TargetComputed,
+    TargetComputationEnded,
     TaskConfigsPublicationEnded,
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
     ValidateConfig,
 )
-from coterie.herder.requests.questions import DescribePlugin, ListPlugins, PluginKeys, PluginList
+from coterie.herder.requests.questions import DescribePlugin, ListPlugins, PluginConfigKeys, PluginList
 from coterie.herder.requests.refusals import Problem, RequestRefused, not_found_refusal
 from coterie.herder.seams import (
     LeaderClient,
     Membership,
     RetriableStartError,
     SignatureRefusedError,
-    SplitEndedError,
+    SplitAbortedError,
     TaskRuntime,
 )
 from coterie.nouns.connector_offsets import OffsetsRefusedError
@@ -85,7 +85,7 @@ from coterie.nouns.text import without_lone_surrogates
 logger = logging.getLogger(__name__)
 
 
-class Chores:
+class ChorePerformer:
     """Performs chores with the shells that were passed to the worker: logs, membership, runtime and leader client. It
     closes none of them, except the runtime by the chore CloseRuntime."""
 
@@ -120,24 +120,24 @@ class Chores:
                 return await self._stop_task(chore)
             case (
                 SplitConnector()
-                | FinishCheckpointGeneration()
+                | CreateNextCheckpointGeneration()
                 | ValidateConfig()
                 | AskPlugins()
-                | ReadOffsets()
+                | ReadConnectorOffsets()
                 | ApplyOffsetChange()
             ):
                 return await self._run_plugin_chore(chore)
-            case PublishTaskConfigs():
-                return await self._publish_task_configs(chore)
+            case SendTaskConfigsToLeader():
+                return await self._send_task_configs_to_leader(chore)
             case MakeSessionKey(size_bytes=size_bytes):
                 return SessionKeyMade(key=secrets.token_bytes(size_bytes), wall_clock_ms=time.time_ns() // 1_000_000)
-            case FindConfigEnd():
-                return await self._find_config_end(chore)
+            case FindConfigLogEnd():
+                return await self._find_config_log_end(chore)
             case ComputeTarget():
                 return await self._compute_target(chore)
             case OpenLeaderLog():
                 return await self._open_leader_log(chore)
-            case AppendConfigLines() | AppendStatuses():
+            case AppendConfigLines() | AppendStatusLines():
                 return await self._append_lines(chore)
             case CloseRequestIntake() | Leave() | CloseRuntime():
                 return await self._perform_ending_chore(chore)
@@ -193,18 +193,18 @@ class Chores:
     async def _run_plugin_chore(
         self,
         chore: SplitConnector
-        | FinishCheckpointGeneration
+        | CreateNextCheckpointGeneration
         | ValidateConfig
         | AskPlugins
-        | ReadOffsets
+        | ReadConnectorOffsets
         | ApplyOffsetChange,
     ) -> (
-        ConnectorSplit
+        SplitSucceeded
         | SplitFailed
-        | CheckpointGenerationFinished
-        | ConfigValidated
+        | CheckpointGenerationCreationEnded
+        | ConfigValidationCompleted
         | ConfigNotValidated
-        | PluginsAnswered
+        | PluginQuestionAnswered
         | OffsetReadEnded
         | OffsetChangeEnded
     ):
@@ -212,50 +212,52 @@ class Chores:
         match chore:
             case SplitConnector():
                 return await self._split_connector(chore)
-            case FinishCheckpointGeneration():
-                return await self._finish_checkpoint_generation(chore)
+            case CreateNextCheckpointGeneration():
+                return await self._create_next_checkpoint_generation(chore)
             case ValidateConfig():
                 return await self._validate_config(chore)
             case AskPlugins():
                 return await self._ask_plugins(chore)
-            case ReadOffsets():
+            case ReadConnectorOffsets():
                 return await self._read_offsets(chore)
             case ApplyOffsetChange():
                 return await self._change_offsets(chore)
 
-    async def _split_connector(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
+    async def _split_connector(self, chore: SplitConnector) -> SplitSucceeded | SplitFailed:
         """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception, or returns
         configs that are not text; ``is_transient`` of it is True if the exception is an UnreachableError or a
-        SplitEndedError."""
+        SplitAbortedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             result = await self._runtime.split(
                 name,
                 chore.incarnation,
                 chore.config,
-                chore.checkpointed_task_configs,
+                chore.configs_of_checkpointed_tasks,
                 keeps_source_parts=chore.keeps_source_parts,
             )
             _check_encodable(result.task_configs)
         except Exception as error:  # noqa: BLE001
-            is_transient = isinstance(error, UnreachableError | SplitEndedError)
+            is_transient = isinstance(error, UnreachableError | SplitAbortedError)
             trace = _trace_for_status(error)
             return SplitFailed(
                 connector=name, config_line_offset=config_line_offset, trace=trace, is_transient=is_transient
             )
-        return ConnectorSplit(
+        return SplitSucceeded(
             connector=name,
             config_line_offset=config_line_offset,
             task_configs=result.task_configs,
-            postponement=result.postponement,
+            kept_source_parts_reason=result.kept_source_parts_reason,
         )
 
-    async def _finish_checkpoint_generation(self, chore: FinishCheckpointGeneration) -> CheckpointGenerationFinished:
+    async def _create_next_checkpoint_generation(
+        self, chore: CreateNextCheckpointGeneration
+    ) -> CheckpointGenerationCreationEnded:
         """Finish the closed checkpoint generation of a connector (create the one that follows it). A failure is logged,
         and ``task_configs`` of the result is then None."""
         configs = None
         try:
-            configs = await self._runtime.finish_checkpoint_generation(chore.connector, chore.incarnation)
+            configs = await self._runtime.create_next_checkpoint_generation(chore.connector, chore.incarnation)
         except CoterieError as error:
             logger.warning(
                 "Connector %s: the checkpoint generation that follows the closed one cannot be created. Tasks that "
@@ -270,16 +272,16 @@ class Chores:
                 chore.connector,
                 _error_type_and_stack(error),
             )
-        return CheckpointGenerationFinished(
+        return CheckpointGenerationCreationEnded(
             connector=chore.connector, incarnation=chore.incarnation, task_configs=configs
         )
 
-    async def _validate_config(self, chore: ValidateConfig) -> ConfigValidated | ConfigNotValidated:
+    async def _validate_config(self, chore: ValidateConfig) -> ConfigValidationCompleted | ConfigNotValidated:
         """Validate a connector's config. Returns ConfigNotValidated when the runtime raises a WorldError. After any
-        other exception the result is ConfigValidated, in which the exception's message is an error of the key
+        other exception the result is ConfigValidationCompleted, in which the exception's message is an error of the key
         ``connector.class``; the exception is logged without its message."""
         try:
-            infos = await self._runtime.validate(chore.config, chore.checkpointed_task_configs)
+            infos = await self._runtime.validate(chore.config, chore.configs_of_checkpointed_tasks)
         except WorldError as error:
             return ConfigNotValidated(id=chore.id, failure=str(error))
         except Exception as error:  # noqa: BLE001
@@ -291,25 +293,27 @@ class Chores:
             key = "connector.class"
             errors = {key: [invalid_value_message(key, chore.config.get(key), str(error))]}
             infos = ConfigInfos(connector_class=chore.config.get(key, ""), configs=()).with_errors(errors)
-        return ConfigValidated(id=chore.id, infos=infos)
+        return ConfigValidationCompleted(id=chore.id, infos=infos)
 
-    async def _ask_plugins(self, chore: AskPlugins) -> PluginsAnswered:
+    async def _ask_plugins(self, chore: AskPlugins) -> PluginQuestionAnswered:
         """List this worker's plug-ins, or describe the config keys of one of them. An unknown name or version is a
         refusal. Any other exception, normally that of a plug-in, is logged without its message, and becomes a refusal
         with its message."""
         try:
             match chore.question:
                 case ListPlugins():
-                    return PluginsAnswered(
+                    return PluginQuestionAnswered(
                         id=chore.id, answer=PluginList(plugins=tuple(await self._runtime.list_plugins()))
                     )
                 case DescribePlugin(name=name, version_range=version_range):
                     keys = await self._runtime.describe_plugin(name, version_range)
-                    return PluginsAnswered(id=chore.id, answer=PluginKeys(keys=tuple(keys)))
+                    return PluginQuestionAnswered(id=chore.id, answer=PluginConfigKeys(keys=tuple(keys)))
         except UnknownPluginError as error:
-            return PluginsAnswered(id=chore.id, answer=not_found_refusal(str(error)))
+            return PluginQuestionAnswered(id=chore.id, answer=not_found_refusal(str(error)))
         except PluginVersionError as error:
-            return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
+            return PluginQuestionAnswered(
+                id=chore.id, answer=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error))
+            )
         except Exception as error:  # noqa: BLE001
             logger.error(
                 "A request to list this worker's plug-ins, or the keys of one, is answered with an error, because an "
@@ -319,9 +323,11 @@ class Chores:
             )
             cause = "".join(traceback.format_exception_only(error)).strip()
             message = f"The plug-ins of this worker could not be listed or described: {cause}"
-            return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message))
+            return PluginQuestionAnswered(
+                id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message)
+            )
 
-    async def _read_offsets(self, chore: ReadOffsets) -> OffsetReadEnded:
+    async def _read_offsets(self, chore: ReadConnectorOffsets) -> OffsetReadEnded:
         """Read a connector's offsets. Any exception of the runtime becomes ``failure`` of the result."""
         try:
             offsets = await self._runtime.read_offsets(chore.connector, chore.incarnation, chore.config)
@@ -337,7 +343,7 @@ class Chores:
         the source cannot use the offsets or the config is invalid, else OFFSETS_FAILED."""
         try:
             await self._runtime.change_offsets(
-                chore.connector, chore.incarnation, chore.config, chore.checkpointed_task_configs, chore.change
+                chore.connector, chore.incarnation, chore.config, chore.configs_of_checkpointed_tasks, chore.change
             )
         except (OffsetsRefusedError, ConfigError) as error:
             return OffsetChangeEnded(
@@ -353,11 +359,13 @@ class Chores:
 
     # -- chores of the leader client and of the logs ------------------------------------------------------------------
 
-    async def _publish_task_configs(self, chore: PublishTaskConfigs) -> TaskConfigsPublicationEnded:
+    async def _send_task_configs_to_leader(self, chore: SendTaskConfigsToLeader) -> TaskConfigsPublicationEnded:
         """Send task configs to the leader, which is another worker. A WorldError becomes ``refusal`` of the result."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
-            await self._leader_client.publish_task_configs(chore.leader_url, name, chore.configs, chore.signing_key)
+            await self._leader_client.publish_task_configs(
+                chore.leader_url, name, chore.incarnation, chore.configs, chore.signing_key
+            )
         except WorldError as error:
             forbidden = isinstance(error, SignatureRefusedError)
             return TaskConfigsPublicationEnded(
@@ -368,19 +376,19 @@ class Chores:
             )
         return TaskConfigsPublicationEnded(connector=name, config_line_offset=config_line_offset)
 
-    async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
+    async def _find_config_log_end(self, chore: FindConfigLogEnd) -> ConfigLogEndFound:
         """Read the end offset of the config log; ``end_offset`` of the result is None when the log cannot be read."""
         try:
-            return ConfigEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
+            return ConfigLogEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
         except WorldError as error:
             logger.warning(
                 "The end offset of the config topic cannot be read: %s. Until it can be read, writes wait, reads may "
                 "return an older state, and a new leader may assign no jobs; check that the Kafka cluster runs",
                 error,
             )
-            return ConfigEndFound(purpose=chore.purpose, end_offset=None)
+            return ConfigLogEndFound(purpose=chore.purpose, end_offset=None)
 
-    async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:
+    async def _compute_target(self, chore: ComputeTarget) -> TargetComputationEnded:
         """Let the assignor that ``chore.snapshot`` names compute a target assignment. If this worker does not have that
         assignor, or the assignor raises an exception of any type, ``target`` of the result is None, and ``error``
         contains the reason."""
@@ -389,9 +397,9 @@ class Chores:
         if assign is None:
             offered = ", ".join(sorted(self._assignors)) or "none"
             error = f"this worker does not have the assignor {name}; its assignors: {offered}"
-            return TargetComputed(token=chore.token, target=None, error=error)
+            return TargetComputationEnded(token=chore.token, target=None, error=error)
         try:
-            return TargetComputed(token=chore.token, target=await assign(chore.snapshot))
+            return TargetComputationEnded(token=chore.token, target=await assign(chore.snapshot))
         except Exception as error:
             logger.error(
                 "The assignor %s raised an exception, so this worker computes no target assignment; the error is sent "
@@ -400,17 +408,17 @@ class Chores:
                 exc_info=error,
             )
             text = "".join(traceback.format_exception_only(error)).strip()
-            return TargetComputed(token=chore.token, target=None, error=f"{name}: {text}")
+            return TargetComputationEnded(token=chore.token, target=None, error=f"{name}: {text}")
 
     async def _append_lines(
-        self, chore: AppendConfigLines | AppendStatuses
+        self, chore: AppendConfigLines | AppendStatusLines
     ) -> ConfigLinesAppended | ConfigLinesAppendFailed | StatusAppendEnded:
         """Append lines to the config log or to the status log."""
         match chore:
             case AppendConfigLines():
                 return await self._append_config_lines(chore)
-            case AppendStatuses():
-                return await self._append_statuses(chore)
+            case AppendStatusLines():
+                return await self._append_status_lines(chore)
 
     async def _open_leader_log(self, chore: OpenLeaderLog) -> LeaderLogOpened | LeaderLogOpenFailed:
         """Open the leader's log: take the right to append lines as the leader. A WorldError becomes ``reason`` of the
@@ -422,21 +430,23 @@ class Chores:
         return LeaderLogOpened(opening_number=chore.opening_number)
 
     async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
-        """Append lines to the config log, with the leader's log if ``leader_log_opening`` is set. After
+        """Append lines to the config log, with the leader's log if ``leader_log_opening_number`` is set. After
         ConfigLinesAppendFailed some or all of the lines may be in the log all the same, unless the append was
         fenced."""
-        log = self._config_log if chore.leader_log_opening is None else self._leader_log
+        log = self._config_log if chore.leader_log_opening_number is None else self._leader_log
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
         except WorldError as error:
+            if not isinstance(error, WriterFencedError):  # Fenced lines are written again.
+                logger.warning("Writing %d line(s) into the config topic failed: %s", len(chore.lines), error)
             return ConfigLinesAppendFailed(
                 purpose=chore.purpose,
                 reason=str(error),
-                leader_log_opening=chore.leader_log_opening,
+                leader_log_opening_number=chore.leader_log_opening_number,
                 is_fenced=isinstance(error, WriterFencedError),
             )
 
-    async def _append_statuses(self, chore: AppendStatuses) -> StatusAppendEnded:
+    async def _append_status_lines(self, chore: AppendStatusLines) -> StatusAppendEnded:
         """Append lines to the status log. A WorldError becomes ``failure`` of the result."""
         try:
             await self._status_log.append(chore.lines)
@@ -468,7 +478,7 @@ def _trace_for_status(error: Exception) -> str:
     return f"{cause}\n{''.join(traceback.format_exception(error))}"
 
 
-def _offsets_error_for_client(chore: ReadOffsets | ApplyOffsetChange, error: Exception) -> str:
+def _offsets_error_for_client(chore: ReadConnectorOffsets | ApplyOffsetChange, error: Exception) -> str:
     """The text of ``error`` for the client: the message of one of Coterie's own errors; of any other error, which is
     logged, only the type."""
     if isinstance(error, CoterieError):

@@ -40,11 +40,11 @@ class LoggerState:
     level: LoggerLevel
     """The level in effect: a logger without an own level has that of its nearest ancestor."""
     last_modified_ms: int | None
-    """When :meth:`LoggerLevels.set_level` last changed the level, also by a call for an ancestor or an alias, in ms
-    since the Unix epoch; None: never."""
+    """When :meth:`LoggerLevelControl.set_level` last changed the level, also by a call for an ancestor or an alias, in
+    ms since the Unix epoch; None: never."""
 
 
-class LoggerLevels:
+class LoggerLevelControl:
     """Reads and sets the levels of one worker's loggers.
 
     Where Python and the JVM have a logger of the same name, Python's is shown, and both are set.

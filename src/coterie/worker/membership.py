@@ -15,7 +15,7 @@ from coterie.member.events import (
     CancelTimer,
     Effect,
     Event,
-    LeaveCompleted,
+    MemberEnded,
     MemberStarted,
     RequestFailed,
     ResponseReceived,
@@ -152,9 +152,9 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
                 self._inbox.timers.cancel(timer)
-            case WriteLogMessage(text=text, warns=warns):
-                logger.log(logging.WARNING if warns else logging.INFO, "%s", text)
-            case LeaveCompleted():
+            case WriteLogMessage(text=text, is_warning=is_warning):
+                logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+            case MemberEnded():
                 logger.info("This worker's membership has ended: it sends no further requests to its group")
                 self._has_left = True
             case _:

@@ -44,7 +44,7 @@ class Watchdog:
         self._stall_threshold_ms = stall_threshold_ms
         self._halt_all_tasks = halt_all_tasks
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch_lease, name="coterie-watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._halt_tasks_at_lease_end, name="coterie-watchdog", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -54,11 +54,14 @@ class Watchdog:
         self._ended.set()
         self._thread.join()
 
-    def _watch_lease(self) -> None:
+    def _halt_tasks_at_lease_end(self) -> None:
         """Until the ``with`` block ends: stop all tasks when the event loop is blocked and the lease has ended. For one
-        end of the lease this is done once, and not tried again if it fails."""
+        end of the lease this is done once; if it fails, it is tried again while the event loop is blocked, and only the
+        first failure is logged."""
         stopped_for: int | None = None
         """The end of the lease for which all tasks were stopped: they are stopped once for each lease."""
+        tried_for: int | None = None
+        """The end of the lease for which this thread has tried to stop all tasks, and has logged it."""
         while not self._ended.wait(POLL_INTERVAL_MS / 1000):
             ends_ms = self._lease_ends_ms()
             blocked_ms = self._stalled_ms()
@@ -67,18 +70,27 @@ class Watchdog:
             assert ends_ms is not None
             if (late_ms := time.monotonic() * 1000 - ends_ms) < 0:
                 continue
-            stopped_for = ends_ms
-            logger.critical(
-                "The event loop has been blocked for %.0f ms, and the lease of this worker's group membership ended "
-                "%.0f ms ago: this thread stops all tasks now; the worker rejoins its group when the loop runs again",
-                blocked_ms,
-                late_ms,
-            )
+            is_first_try, tried_for = tried_for != ends_ms, ends_ms
+            if is_first_try:
+                logger.critical(
+                    "The event loop has been blocked for %.0f ms, and the lease of this worker's group membership "
+                    "ended %.0f ms ago: this thread stops all tasks now; the worker rejoins its group when the loop "
+                    "runs again",
+                    blocked_ms,
+                    late_ms,
+                )
             try:
                 self._halt_all_tasks()
             except Exception:
                 # The checkpoints' next owners are protected from queries that still run; the thread must keep watching.
-                logger.exception(
-                    "The watchdog failed to stop all tasks of this worker, and does not try it again; some may still "
-                    "run until other workers take over their checkpoints: restart this worker"
-                )
+                if is_first_try:
+                    logger.exception(
+                        "The watchdog failed to stop all tasks of this worker, and tries it again every %d ms while "
+                        "the event loop is blocked; some may still run until other workers take over their "
+                        "checkpoints: restart this worker if its event loop stays blocked",
+                        POLL_INTERVAL_MS,
+                    )
+            else:
+                stopped_for = ends_ms
+                if not is_first_try:
+                    logger.warning("The watchdog has now stopped all tasks of this worker, after a failure")

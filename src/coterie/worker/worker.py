@@ -22,14 +22,14 @@ from coterie.engine.log import LeaderLog, Log, LogProgress
 from coterie.engine.trace import Trace
 from coterie.herder.machine import step
 from coterie.herder.messages import (
+    AbortTaskStart,
     CancelTimer,
     Chore,
     ConfigLinesRead,
     Effect,
-    EndTaskStart,
     Event,
     Exit,
-    NotifyListeners,
+    NotifyRebalanceListeners,
     Reply,
     RequestArrived,
     RuntimeOpened,
@@ -58,16 +58,16 @@ from coterie.nouns.membership import (
     LeaseRenewed,
     LeaveAndRejoin,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     SetWorkerState,
     SuspendMembership,
 )
 from coterie.nouns.target_assignments import Assign
-from coterie.worker.chores import Chores
+from coterie.worker.chores import ChorePerformer
 from coterie.worker.inbox import Inbox, now_ms
-from coterie.worker.logger_levels import LoggerLevels
+from coterie.worker.logger_levels import LoggerLevelControl
 from coterie.worker.stall import StallMeter
 from coterie.worker.watchdog import Watchdog
 
@@ -139,7 +139,7 @@ class Worker:
         """When this worker was created, in milliseconds since the Unix epoch."""
         self.stall = StallMeter()
         """Measures the stalls of this worker's event loop."""
-        self.logger_levels = LoggerLevels(runtime)
+        self.logger_levels = LoggerLevelControl(runtime)
         self.phase = WorkerPhase.STARTING
         self.startup_step = "awaiting startup"
         """What the worker does while it starts, in Kafka Connect's wording where Connect has the same step."""
@@ -154,7 +154,7 @@ class Worker:
         self._membership = membership
         self._runtime = runtime
         self._listeners = listeners
-        self._chores = Chores(
+        self._chores = ChorePerformer(
             config_log=config_log,
             leader_log=leader_log,
             status_log=status_log,
@@ -297,7 +297,7 @@ class Worker:
             group.create_task(self.stall.measure_stalls())
             group.create_task(self._membership.run())
             group.create_task(self._read_logs_and_open_runtime(group))
-            group.create_task(self._watch_herder(group))
+            group.create_task(self._leave_group_if_herder_stuck(group))
             await self._run_herder_loop(group)
 
     # -- the start ----------------------------------------------------------------------------------------------------
@@ -315,7 +315,11 @@ class Worker:
         group.create_task(
             self._feed_log_lines(
                 self._config_log,
-                lambda progress: ConfigLinesRead(lines=progress.records, position=progress.position),
+                lambda progress: ConfigLinesRead(
+                    lines=progress.records,
+                    position=progress.position,
+                    completes_first_read=progress.completes_first_read,
+                ),
                 config_read,
             )
         )
@@ -348,15 +352,17 @@ class Worker:
         except (ConfigError, WorldError) as error:
             self._exit_run(Exit(exit_code=1, reason=str(error)))
 
-    async def _feed_log_lines(self, log: Log, event_of: Callable[[LogProgress], Event], read: asyncio.Event) -> None:
-        """Follow ``log``: give the herder its lines as the events that ``event_of`` returns. Sets ``read`` when all
-        lines that existed at the call are in the inbox. If the log cannot be read, this worker is ordered to shut down
-        with exit code 1."""
+    async def _feed_log_lines(
+        self, log: Log, event_of: Callable[[LogProgress], Event], first_read_done: asyncio.Event
+    ) -> None:
+        """Follow ``log``: give the herder its lines as the events that ``event_of`` returns. Sets ``first_read_done``
+        when all lines that existed at the call are in the inbox. If the log cannot be read, this worker is ordered to
+        shut down with exit code 1."""
         try:
             async for progress in log.follow():
                 await self._inbox.put(event_of(progress))
                 if progress.completes_first_read:
-                    read.set()
+                    first_read_done.set()
         except WorldError as error:
             # The log itself has retried all errors that a retry can repair. A worker that cannot read a log receives no
             # further changes, so it ends.
@@ -374,7 +380,7 @@ class Worker:
 
     # -- detecting a stuck herder -------------------------------------------------------------------------------------
 
-    async def _watch_herder(self, group: asyncio.TaskGroup) -> None:
+    async def _leave_group_if_herder_stuck(self, group: asyncio.TaskGroup) -> None:
         """Ping the herder's loop repeatedly, through its inbox, as an event.
 
         If the loop does not process a ping within the rebalance timeout, this method stops all tasks and orders the
@@ -466,13 +472,13 @@ class Worker:
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
                 self._inbox.timers.cancel(timer)
-            case WriteLogMessage(text=text, is_error=is_error, warns=warns):
-                logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
-            case StopConnector() | EndTaskStart():
-                self._end_splits_or_task_start(effect)
+            case WriteLogMessage(text=text, is_error=is_error, is_warning=is_warning):
+                logger.log(logging.ERROR if is_error else logging.WARNING if is_warning else logging.INFO, "%s", text)
+            case StopConnector() | AbortTaskStart():
+                self._abort_splits_or_task_start(effect)
             case SetLoggerLevel(logger=name, level=level):
                 group.create_task(self._set_logger_level(name, level))
-            case NotifyListeners(news=news):
+            case NotifyRebalanceListeners(news=news):
                 if self._listeners is not None:
                     self._listeners.notify(news)
             case (
@@ -481,7 +487,7 @@ class Worker:
                 | SendAssignments()
                 | SetConfiguredJobs()
                 | InstallTarget()
-                | RequestDescription()
+                | RequestGroupDescription()
                 | ConfirmLeadership()
                 | SuspendMembership()
                 | LeaveAndRejoin()
@@ -492,14 +498,14 @@ class Worker:
             case _:
                 group.create_task(self._perform_chore(effect))
 
-    def _end_splits_or_task_start(self, effect: StopConnector | EndTaskStart) -> None:
+    def _abort_splits_or_task_start(self, effect: StopConnector | AbortTaskStart) -> None:
         """Order the runtime to stop a connector (end its splits and the monitoring of its source), or to end the start
         of a task that is no longer needed. Does not wait until they have ended."""
         match effect:
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
-            case EndTaskStart(task=task, grace_ms=grace_ms):
-                self._runtime.end_task_start(task, grace_ms=grace_ms)
+            case AbortTaskStart(task=task, grace_ms=grace_ms):
+                self._runtime.abort_task_start(task, grace_ms=grace_ms)
 
     async def _set_logger_level(self, name: str, level: LoggerLevel) -> None:
         """Set the level of a logger on this worker, as a line of the config log requests it for all workers. An error

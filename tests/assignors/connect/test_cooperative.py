@@ -10,7 +10,7 @@ import pytest
 from coterie.assignors.connect.cooperative import PORTION_INTERVAL_MIN_MS, CooperativeAssignor
 from coterie.assignors.connect.interface import AssignorMetadata, ConnectAssignor
 from coterie.assignors.connect.placement import swap_toward_present_targets
-from coterie.assignors.connect.waiting import AWAY_CHECK_INTERVAL_MS
+from coterie.assignors.connect.waiting import BRIEFLY_LEFT_CHECK_INTERVAL_MS
 from coterie.assignors.members import RebalancePolicy
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import MemberId, WorkerUrl
@@ -261,7 +261,7 @@ def test_while_a_member_is_away_nothing_moves_for_balance_and_another_computatio
     target = fleet.compute()
     assert target.members[W2].jobs == before["W2"]
     assert target.members[MemberId("W4")].jobs == NO_JOBS
-    assert target.next_in_ms == AWAY_CHECK_INTERVAL_MS
+    assert target.next_in_ms == BRIEFLY_LEFT_CHECK_INTERVAL_MS
     fleet.rejoin("W2")
     fleet.settle()
     assert sorted(map(len, fleet.owned().values())) == [2, 2, 2, 3]
@@ -280,7 +280,7 @@ def test_a_job_that_only_an_away_member_claims_waits_for_it_and_a_running_one_go
     assert [(one.jobs, one.reason) for one in target.unplaceable] == [
         (parse_jobs("CT0"), "each worker that may run it has left for a short time (S1)")
     ]
-    assert target.next_in_ms == AWAY_CHECK_INTERVAL_MS
+    assert target.next_in_ms == BRIEFLY_LEFT_CHECK_INTERVAL_MS
     fleet.rejoin("S1")
     assert fleet.settle() == {"W1": parse_jobs("AT0 AT1"), "S1": parse_jobs("BT0 CT0")}
 
@@ -305,7 +305,7 @@ def test_a_draining_worker_keeps_its_jobs_while_the_only_others_are_away() -> No
     fleet.change("W1", draining=True)
     target = fleet.compute()
     assert {str(name): one.jobs for name, one in target.members.items()} == before
-    assert target.next_in_ms == AWAY_CHECK_INTERVAL_MS
+    assert target.next_in_ms == BRIEFLY_LEFT_CHECK_INTERVAL_MS
     fleet.rejoin("W2")
     fleet.settle()
     assert fleet.owned()["W1"] == NO_JOBS

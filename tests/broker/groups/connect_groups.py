@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from coterie.broker.clock import steady_clock
+from coterie.broker.clock import make_steady_clock_ms
 from coterie.broker.groups.connect import CONNECT_TOPIC, ConnectGroups, ConnectMachine
-from coterie.broker.groups.heartbeats import HeartbeatGaps
+from coterie.broker.groups.heartbeats import MemberRequestGaps
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
 from coterie.broker.storage.log import BrokerLog
@@ -32,9 +32,9 @@ async def connect_groups(
     """The connect groups in ``log``; those of the next call load what these have written."""
     used = assignors or {}
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
-        now_ms = steady_clock()
+        now_ms = make_steady_clock_ms()
         named = replace(settings, server_assignors=tuple(sorted(used)))
-        machine = ConnectMachine(named, used, HeartbeatGaps(now_ms))
+        machine = ConnectMachine(named, used, MemberRequestGaps(now_ms))
         groups: ConnectGroups = Groups(machine, await GroupLog.open(log, CONNECT_TOPIC), 10, tasks, now_ms)
         await groups.load()
         yield groups

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coterie.broker.groups.log import GroupTopic
+from coterie.broker.groups.log import GroupTopicFormat
 from coterie.engine.output import Output
 from coterie.groups.effects import Effect, Reply, SetTimer, TimerFired
 from coterie.nouns.ids import GroupId, ReplyTo
@@ -83,7 +83,7 @@ class CounterMachine:
     def has_state(self, counter: Counter, /) -> bool:
         return counter.total != 0
 
-    def owns_id(self, counter: Counter, /) -> bool:
+    def reserves_group_id(self, counter: Counter, /) -> bool:
         return counter.total != 0
 
     def event_summary(self, event: Add | Loaded | TimerFired[str], /) -> object:
@@ -96,7 +96,7 @@ class CounterMachine:
         pass
 
 
-COUNTER_TOPIC: GroupTopic[Total] = GroupTopic(
+COUNTER_TOPIC: GroupTopicFormat[Total] = GroupTopicFormat(
     name="__counters",
     # As many bytes as the total, so that a test can write a record of any size.
     encode_record=lambda group_id, total: (group_id.encode(), b"1" * total if total else None),

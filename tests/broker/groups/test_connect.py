@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from coterie.assignors.connect.cooperative import CooperativeAssignor
+from coterie.assignors.members import RebalancePolicy
 from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.storage.log import BrokerLog
+from coterie.cli.assignors import assign_functions_by_name
 from coterie.groups.connect.messages import DescribeGroupResponse, GroupState, SetGroupConfigs
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.ids import GroupId, MemberId
-from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.target_assignments import (
+    Assign,
     ComputedTarget,
     DeferredJobs,
     GroupSnapshot,
@@ -68,22 +72,45 @@ async def hangs(snapshot: GroupSnapshot) -> ComputedTarget:
     raise AssertionError
 
 
-def returns(**wrong: Any) -> Callable[[GroupSnapshot], Any]:
+class Returning(CooperativeAssignor):
+    """A plug-in that returns what a function returns for the group."""
+
+    name = "even"
+
+    def __init__(self, result: Callable[[GroupSnapshot], Any]) -> None:
+        super().__init__(RebalancePolicy())
+        self.result = result
+
+    def assign(self, group: GroupSnapshot) -> ComputedTarget:
+        return self.result(group)  # type: ignore[no-any-return]
+
+
+def plugin(result: Callable[[GroupSnapshot], Any]) -> Assign:
+    """The function with which the broker calls such a plug-in."""
+    return assign_functions_by_name([Returning(result)])["even"]
+
+
+def returns(**wrong: Any) -> Assign:
     """An assignor whose target has wrong values in these fields."""
-
-    async def assign(snapshot: GroupSnapshot) -> ComputedTarget:
-        return replace(compute(snapshot), **wrong)
-
-    return assign
+    return plugin(lambda snapshot: replace(compute(snapshot), **wrong))
 
 
-def returns_target(**wrong: Any) -> Callable[[GroupSnapshot], Any]:
+def returns_target(**wrong: Any) -> Assign:
     """An assignor whose target for the member has wrong values in these fields."""
     return returns(members={MemberId("w0"): TargetOfMember(**({"jobs": JOBS} | wrong))})
 
 
-async def none(snapshot: GroupSnapshot) -> Any:
-    return None
+class TextlessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def fails_without_text(snapshot: GroupSnapshot) -> ComputedTarget:
+    raise TextlessError
+
+
+HALF = "\udcff"
+"""Half of a surrogate pair: no encoder accepts it."""
 
 
 @pytest.mark.parametrize(
@@ -93,7 +120,8 @@ async def none(snapshot: GroupSnapshot) -> Any:
         (fails_with_half_a_pair, "RuntimeError: cut \ufffd"),
         (cancels, "the computation of the target was cancelled"),
         (hangs, "no target was computed within 45 ms"),
-        (none, "the assignor's result is a NoneType instead of a ComputedTarget"),
+        (fails_without_text, "TextlessError: <exception str() failed>"),
+        (plugin(lambda _: None), "the assignor's result is a NoneType instead of a ComputedTarget"),
         (returns(members=[]), "in the assignor's result, members must map"),
         (returns(members={1: TargetOfMember(jobs=JOBS)}), "in the assignor's result, members must map"),
         (returns_target(jobs={"c0"}), "in the assignor's result, members must map"),
@@ -103,20 +131,40 @@ async def none(snapshot: GroupSnapshot) -> Any:
         (returns(deferred={"w1": DeferredJobs(jobs=JOBS, delay_ms=-1)}), "in the assignor's result, deferred must map"),
         (returns(unplaceable=(None,)), "in the assignor's result, unplaceable must be"),
         (returns(unplaceable=(UnplaceableJobs(jobs=JOBS, reason=3),)), "unplaceable must be"),  # type: ignore[arg-type]
+        (returns(members={HALF: TargetOfMember(jobs=JOBS)}), "in the assignor's result, members must map"),
+        (returns_target(jobs=Jobs.of([ConnectorName(HALF)])), "in the assignor's result, members must map"),
+        (returns_target(jobs=Jobs.of([ConnectorTaskId(ConnectorName(HALF), 0)])), "members must map"),
+        (returns_target(jobs=Jobs.of([ConnectorTaskId(ConnectorName("c0"), 2**31)])), "members must map"),
+        (returns(deferred={HALF: DeferredJobs(jobs=JOBS, delay_ms=1)}), "in the assignor's result, deferred must map"),
         (returns(next_in_ms=-5), "in the assignor's result, next_in_ms is -5"),
+        (returns(next_in_ms=10**5_000), "in the assignor's result, next_in_ms is an int with more than 64 bits"),
+        (returns(next_in_ms="5" * 2_000), "in the assignor's result, next_in_ms is a str"),
         (returns(members={}), "c0"),
         (returns(members={MemberId("stranger"): TargetOfMember(jobs=JOBS)}), "stranger"),
+        (returns(members={MemberId("s" * 2_000_000): TargetOfMember(jobs=JOBS)}), "sss"),
     ],
 )
 async def test_an_assignor_that_fails_or_lies_is_an_error_of_the_group(log: BrokerLog, assign: Any, error: str) -> None:
-    settings = replace(QUICK_SETTINGS, computation_timeout_ms=50)
+    settings = replace(QUICK_SETTINGS, computation_timeout_ms=50 if assign is hangs else 30_000)
     async with connect_groups(log, {"even": assign}, settings) as groups:
         await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
         failed = await until(lambda found: bool(found.assignment_error), groups)
         assert failed.assignment_error.startswith("the coordinator's assignor even failed: ")
         assert error in failed.assignment_error
+        assert len(failed.assignment_error) < 1_100
         assert failed.state is GroupState.ASSIGNING
         assert (await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)).error is ConnectErrorCode.NONE
+
+
+async def test_the_reason_of_a_plug_in_is_cut_and_stored_as_text(log: BrokerLog) -> None:
+    """A record with half of a surrogate pair cannot be encoded: the group would be reloaded again and again."""
+    unplaceable = (UnplaceableJobs(jobs=JOBS, reason=f"cut {HALF} {'.' * 2_000}"),)
+    async with connect_groups(log, {"even": returns(members={}, unplaceable=unplaceable)}) as groups:
+        await beat(groups, "w0", **NO_CLIENT_ASSIGNORS)
+        found = await until(lambda found: found.assignment_epoch == found.group_epoch, groups)
+    ((stored,), error) = found.unplaceable, found.assignment_error
+    assert (stored.jobs, error) == (JOBS, "")
+    assert stored.reason == f"cut \ufffd {'.' * 994}"
 
 
 async def test_a_missing_assignor_is_an_error_of_the_group(log: BrokerLog) -> None:
@@ -148,7 +196,7 @@ async def test_a_group_is_loaded_as_it_was(log: BrokerLog) -> None:
         before = await described(groups)
     async with connect_groups(log, {"even": even}) as groups:
         assert groups.ids() == [GROUP]
-        assert groups.owns_id(GROUP)
+        assert groups.reserves_group_id(GROUP)
         after = await described(groups)
         assert replace(after, members=()) == replace(before, members=())
         (member,), (known,) = after.members, before.members
@@ -166,8 +214,8 @@ async def test_a_group_that_has_only_configs_owns_no_id_and_a_request_for_no_gro
         configs = {"connect.session.timeout.ms": "7000"}
         await groups.ask(GROUP, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs=configs))
         assert groups.ids() == [GROUP]
-        assert not groups.owns_id(GROUP)
-        assert not groups.owns_id(GroupId("other"))
+        assert not groups.reserves_group_id(GROUP)
+        assert not groups.reserves_group_id(GroupId("other"))
         await groups.ask(GROUP, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs={}))
         assert groups.ids() == []
 
@@ -193,7 +241,7 @@ async def test_a_broker_that_stops_refuses_pending_and_later_requests(log: Broke
         await beat(groups, "w0")
         pending = asyncio.create_task(beat(groups, "w0", 0, client_assignors=None, max_wait_ms=60_000))
         await asyncio.sleep(0)
-        groups.refuse_all()
+        groups.refuse_all_from_now_on()
         assert (await beat(groups, "w0")).error is ConnectErrorCode.NOT_COORDINATOR
         await pending
     assert log.topics[CONNECT_TOPIC.name].configs == {"cleanup.policy": "compact"}

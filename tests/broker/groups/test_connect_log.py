@@ -7,11 +7,19 @@ import pytest
 
 from coterie.broker.groups.connect_log import log_removals_and_errors
 from coterie.groups.connect.machine import step
-from coterie.groups.connect.messages import ComputeTarget, Event, NextComputationTimer, RevocationTimer, TargetComputed
+from coterie.groups.connect.messages import (
+    ComputeTarget,
+    Event,
+    NextComputationTimer,
+    RemoveMember,
+    RevocationTimer,
+    SessionTimer,
+    TargetComputed,
+)
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
-from coterie.nouns.ids import GroupId, MemberId
+from coterie.nouns.ids import GroupId, MemberId, ReplyTo
 from tests.groups.connect.builders import JOBS, assignor, heartbeat
 from tests.groups.connect.simple_assignor import compute
 
@@ -31,7 +39,7 @@ class Logged:
     def handle(self, event: Event) -> None:
         before = self.group.metadata
         output = step(self.group, event, now_ms=self.now_ms)
-        log_removals_and_errors(self.group.group_id, event, output.records, before)
+        log_removals_and_errors(self.group.group_id, event, output, before)
         for effect in output.effects:
             if isinstance(effect, ComputeTarget):
                 self.handle(TargetComputed(group_epoch=effect.snapshot.group_epoch, target=compute(effect.snapshot)))
@@ -78,6 +86,41 @@ def test_a_member_that_leaves_by_itself_is_no_warning(caplog: pytest.LogCaptureF
     assert record.getMessage() == (
         "Group workers: the member w0 (http://w0) was removed: it has left for a short time. 6 jobs wait for the "
         "member's return, at most for the scheduled rebalance delay, or move to other workers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("removal", "reason"),
+    [
+        (TimerFired(key=SessionTimer(member_id=W0)), "for 10000 ms (its session timeout) it sent no request that the"),
+        (RemoveMember(reply_to=ReplyTo(9), member_id=W0, instance_id=None), "an operator has removed it"),
+    ],
+)
+def test_the_removal_of_a_member_without_jobs_is_logged(
+    removal: Event, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logged = Logged()
+    logged.beat(W0)
+    logged.now_ms += 10_000
+    logged.handle(removal)
+    assert not logged.group.members
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    text = record.getMessage()
+    assert text.startswith(f"Group workers: the member w0 (http://w0) was removed: {reason}")
+    assert text.endswith(". No job waits for the member's return")
+
+
+def test_a_permanent_leave_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    logged = Logged("eager")
+    for _ in range(2):
+        logged.beat(W0, client_assignors=None, server_assignor="eager")
+    with caplog.at_level(logging.INFO):
+        logged.beat(W0, -1)
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert record.getMessage() == (
+        "Group workers: the member w0 (http://w0) was removed: it has left. No job waits for the member's return"
     )
 
 

@@ -6,6 +6,8 @@ from coterie.broker.groups.connect_stats import ConnectGroupStats
 from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import (
     ComputationTimeoutTimer,
+    ConnectionClosed,
+    ConnectionGraceTimer,
     Event,
     NextComputationTimer,
     PrepareAssignment,
@@ -17,7 +19,7 @@ from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import Reply, TimerFired
 from coterie.nouns.connect_groups import PrepareAssignmentResponse
-from coterie.nouns.ids import GroupId, MemberEpoch, MemberId, ReplyTo
+from coterie.nouns.ids import GroupId, InstanceId, MemberEpoch, MemberId, ReplyTo
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.groups.connect.builders import JOBS, assignor, heartbeat, install
 from tests.groups.connect.simple_assignor import compute
@@ -134,3 +136,33 @@ def test_removals_are_counted_by_their_reason() -> None:
     assert counted.stats()["computation_errors"] == 1
     expected = {"operator": 1, "left": 1, "rebalance timeout": 1, "session timeout": 1}
     assert counted.stats()["removals"] == expected
+
+
+def test_a_closed_connection_and_a_returned_static_member_are_reasons_of_their_own() -> None:
+    counted = Counted()
+    counted.beat("w0")
+    counted.beat("w1", connection_number=5, connection_grace_ms=2_000)
+    counted.beat("w2", instance_id=InstanceId("one"))
+    counted.handle(ConnectionClosed(connection_number=5, member_ids=(W1,)))
+    assert counted.stats()["removals"] == {}
+    counted.fire(ConnectionGraceTimer(member_id=W1))
+    assert counted.stats()["removals"] == {"closed connection": 1}
+    counted.beat("w2", member_epoch=MemberEpoch(-2))
+    counted.beat("w3", instance_id=InstanceId("one"))
+    assert counted.group.members.keys() == {"w0", "w3"}
+    assert counted.stats()["removals"] == {"closed connection": 1, "replaced": 1}
+
+
+def test_the_duration_of_a_revocation_ends_when_the_jobs_are_released_and_not_when_their_next_owner_has_them() -> None:
+    counted = Counted()
+    counted.beat("w0")
+    counted.compute(W0)
+    counted.beat("w0")
+    counted.beat("w1")
+    counted.compute(W0)
+    revoked = counted.beat("w0", owned=JOBS)
+    counted.now_ms += 30
+    counted.beat("w0", owned=revoked.assignment.jobs)
+    counted.now_ms += 1_000
+    assert counted.beat("w1").assignment.jobs
+    assert counted.stats()["revocations"] == {"count": 1, "total_ms": 30, "longest_ms": 30}

@@ -1,16 +1,19 @@
 """The host of groups, with another machine than the classic one: a counter, in a separate log topic."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
-from coterie.broker.clock import steady_clock
+from coterie.broker.clock import make_steady_clock_ms
 from coterie.broker.groups.host import GroupHost
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
 from coterie.broker.storage.log import BrokerLog
+from coterie.engine.output import Output
+from coterie.groups.effects import Effect, SetTimer, TimerFired
 from coterie.nouns.ids import GroupId, ReplyTo
 from coterie.wire.errors import ErrorCode
 from tests.broker.full_disk import fill_disk, lift_limit
@@ -25,7 +28,7 @@ async def counters(log: BrokerLog, *, groups_max: int = 10) -> AsyncIterator[Cou
     """A host of all counters; the next host reads what it has written."""
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
         lines = await GroupLog.open(log, COUNTER_TOPIC)
-        groups: Counters = Groups(CounterMachine(), lines, groups_max, tasks, steady_clock())
+        groups: Counters = Groups(CounterMachine(), lines, groups_max, tasks, make_steady_clock_ms())
         await groups.load()
         yield groups
         groups.close()
@@ -85,7 +88,7 @@ async def test_a_bug_in_the_machine_loses_only_what_was_not_durable(log: BrokerL
 
 async def test_a_deadline_resets_a_counter_and_a_reset_counter_is_removed(log: BrokerLog) -> None:
     lines = await GroupLog.open(log, COUNTER_TOPIC)
-    host = GroupHost(C, CounterMachine(reset_ms=20), (), lines, steady_clock())
+    host = GroupHost(C, CounterMachine(reset_ms=20), (), lines, make_steady_clock_ms())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
         assert await host.ask(add(3)) == counted(3)
@@ -96,7 +99,7 @@ async def test_a_deadline_resets_a_counter_and_a_reset_counter_is_removed(log: B
 async def test_a_loaded_counter_has_its_deadline_again(log: BrokerLog) -> None:
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     await lines.append(C, [3], now_ms=1)
-    host = GroupHost(C, CounterMachine(reset_ms=20), await lines.load(C), lines, steady_clock())
+    host = GroupHost(C, CounterMachine(reset_ms=20), await lines.load(C), lines, make_steady_clock_ms())
     assert host.has_state
     async with asyncio.timeout(60):
         await host.run()
@@ -124,7 +127,7 @@ async def test_a_bug_in_a_notification_after_a_reload_makes_the_group_reload_aga
 
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     await lines.append(C, [3], now_ms=1)
-    host = GroupHost(C, machine, await lines.load(C), lines, steady_clock())
+    host = GroupHost(C, machine, await lines.load(C), lines, make_steady_clock_ms())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
         monkeypatch.setattr(machine, "notifications_after_load", notifications_after_load)
@@ -140,7 +143,7 @@ async def test_a_notification_during_a_reload_makes_the_group_read_its_log_again
     """The cause of the notification may be a record that the read did not reach."""
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     await lines.append(C, [3], now_ms=1)
-    host = GroupHost(C, CounterMachine(), await lines.load(C), lines, steady_clock())
+    host = GroupHost(C, CounterMachine(), await lines.load(C), lines, make_steady_clock_ms())
     load = lines.load
     reads: list[Sequence[Total]] = []
 
@@ -154,7 +157,68 @@ async def test_a_notification_during_a_reload_makes_the_group_read_its_log_again
     monkeypatch.setattr(lines, "load", append_after_first_read)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
-        host.reload()
+        host.start_reload()
         assert await host.ask(add(0)) == counted(5)
         running.cancel()
     assert reads == [[3], [5]]
+
+
+async def test_a_bug_that_recurs_after_each_reload_is_slowed_down_and_logged_once(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = CounterMachine(reset_ms=0)
+    sleep = asyncio.sleep
+    pauses: list[float] = []
+    has_recurred = asyncio.Event()
+
+    async def record_pause(delay_s: float) -> None:
+        pauses.append(delay_s)
+        if len(pauses) == 6:
+            has_recurred.set()
+        await sleep(0)
+
+    def fail_at_deadline(counter: Counter, event: object, **_: object) -> Output[Total, Effect[Counted, str]]:
+        if isinstance(event, TimerFired):
+            raise AssertionError("planted")
+        assert event is None
+        return Output(effects=(SetTimer(key="reset", at_ms=0),))
+
+    lines = await GroupLog.open(log, COUNTER_TOPIC)
+    await lines.append(C, [3], now_ms=1)
+    monkeypatch.setattr(machine, "step", fail_at_deadline)
+    host = GroupHost(C, machine, await lines.load(C), lines, lambda: 1)
+    monkeypatch.setattr(asyncio, "sleep", record_pause)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(host.run())
+        await has_recurred.wait()
+        running.cancel()
+    assert pauses == [0, 0.5, 1, 2, 2, 2]
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert record.getMessage().startswith("Bug in Coterie: the coordinator of group c failed; its pending requests")
+
+
+async def test_a_group_shows_no_record_that_was_not_written_while_it_pauses(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, goes_on = asyncio.Event(), asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def pause(delay_s: float) -> None:
+        if delay_s:
+            pauses.set()
+            await goes_on.wait()
+        await sleep(0)
+
+    async with counters(log) as groups:
+        await groups.ask(C, add(3))
+        await log.run_write(fill_disk)
+        assert (await groups.ask(C, add(200_000))).error is ErrorCode.not_coordinator
+        assert await groups.ask(C, add(0)) == counted(3)
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        assert (await groups.ask(C, add(200_000))).error is ErrorCode.not_coordinator
+        await pauses.wait()
+        assert groups.inspect_group(C, lambda counter: counter.total) == 3
+        await log.run_write(lift_limit)
+        waiting = asyncio.ensure_future(groups.ask(C, add(1)))
+        goes_on.set()
+        assert await waiting == counted(4)

@@ -20,7 +20,13 @@ from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batch_filter import split_records
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_batch_headers, read_batch_header
+from coterie.wire.batches import (
+    NewRecord,
+    decode_records_without_control,
+    encode_batch,
+    iter_batch_headers,
+    read_batch_header,
+)
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
 from tests.broker.full_disk import fill_disk, lift_limit
@@ -284,7 +290,7 @@ def test_offsets_that_the_log_cannot_write_are_neither_acknowledged_nor_visible(
 
 
 @pytest.mark.parametrize(
-    "settings", [ClassicGroupSettings(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True
+    "settings", [ClassicGroupSettings(offsets_retention_ms=200, offsets_retention_check_interval_ms=50)], indirect=True
 )
 def test_expired_offsets_are_removed_by_tombstones(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
@@ -294,7 +300,7 @@ def test_expired_offsets_are_removed_by_tombstones(broker: ThreadedBroker) -> No
         wait_until(lambda: not broker.broker.context.groups.ids())
     (partition,) = broker.broker.context.log.topics["__consumer_offsets"].partitions
     data = broker.run(lambda node: node.log.read(partition, 0, 10**6))
-    assert [line.value is None for line in decode_records(data)] == [False, True, True]
+    assert [line.value is None for line in decode_records_without_control(data)] == [False, True, True]
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from coterie.broker.maintenance.backup import back_up_log
 from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import open_log
-from coterie.broker.transactions.coordinator import Transactions
-from coterie.broker.transactions.writes import TransactionSupport
+from coterie.broker.transactions.coordinator import TransactionCoordinator
+from coterie.broker.transactions.writes import UnaddedPartitionRule
 from coterie.groups.classic.messages import Record
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetWritten, PendingOffsetWritten
 from coterie.groups.transaction_messages import MarkersWritten, ProducerIdAndEpoch, TransactionSettings
@@ -26,7 +26,7 @@ from tests.broker.transactions.transactional import BrokerUnderTest, Clock, copi
 
 G, H = GroupId("g"), GroupId("h")
 T = TopicPartition("t", 0)
-LAZY = TransactionSupport.ADD_PARTITION
+LAZY = UnaddedPartitionRule.ADD_PARTITION
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 
 
@@ -76,7 +76,9 @@ async def running(folder: Path) -> AsyncIterator[OffsetsUnderTest]:
         def on_markers(markers: MarkersWritten) -> None:
             ends.append((markers, groups.end_transaction(markers.producer.producer_id)))
 
-        transactions = await Transactions.open(log, TransactionSettings(), now_ms=Clock(), on_markers=on_markers)
+        transactions = await TransactionCoordinator.open(
+            log, TransactionSettings(), now_ms=Clock(), on_markers=on_markers
+        )
         yield OffsetsUnderTest(BrokerUnderTest(log, transactions), groups, ends)
 
 
@@ -182,7 +184,7 @@ async def test_a_compaction_removes_aborted_offsets_and_keeps_the_state_of_group
     async with running(tmp_path) as broker:
         log = broker.log
         topic = log.topics["__consumer_offsets"]
-        await log.set_topic_configs(topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        await log.replace_topic_configs(topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         a, b, c = [await broker.init(name) for name in "abc"]
         for number in range(10):
             await broker.commit("a", a, number)
@@ -219,7 +221,7 @@ async def test_a_kill_at_any_write_commits_both_the_offset_and_the_record_or_non
     async with running(folder) as broker:
         producer = await broker.init("a")
         async with copies_at_each_statement(broker, folder, tmp_path) as copies:
-            await broker.send([b"r"], producer, 0, transactional_id="a", transaction_support=LAZY)
+            await broker.send([b"r"], producer, 0, transactional_id="a", unadded_partition_rule=LAZY)
             await broker.commit("a", producer, 7)
             await broker.end("a", producer, commit=True)
     outcomes: list[tuple[bool, bool]] = []

@@ -16,7 +16,7 @@ from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.settings import MaintenanceSettings
 from coterie.broker.storage.log import open_log
-from coterie.broker.transactions.writes import TransactionSupport
+from coterie.broker.transactions.writes import UnaddedPartitionRule
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, encode_batch, read_batch_header
 from tests.broker.transactions.transactional import running_transactions
@@ -38,7 +38,7 @@ async def write(folder: Path) -> None:
                 )
                 await log.append(topic.partitions[0], [(data, read_batch_header(data))])
         await log.delete_records(plain.partitions[0], 7)
-        await log.set_group_configs("g", {"consumer.session.timeout.ms": "9"})
+        await log.replace_group_configs("g", {"consumer.session.timeout.ms": "9"})
         await log.delete_topic(gone)
         keeping = tasks.create_task(
             run_maintenance(log, path, MaintenanceSettings(initial_delay_ms=0, cleaner_backoff_ms=5), now_ms=lambda: 10)
@@ -76,7 +76,7 @@ async def test_an_open_transaction_is_no_finding(tmp_path: Path) -> None:
     async with running_transactions(tmp_path) as broker:
         producer = await broker.init("alice")
         await broker.send(
-            [b"a"], producer, 0, transactional_id="alice", transaction_support=TransactionSupport.ADD_PARTITION
+            [b"a"], producer, 0, transactional_id="alice", unadded_partition_rule=UnaddedPartitionRule.ADD_PARTITION
         )
         assert broker.partition().first_unstable_offset == 0
     assert findings(tmp_path / "log.sqlite") == []

@@ -20,7 +20,7 @@ def batch(
     is_transactional: bool = False,
     is_control: bool = False,
     is_readable: bool = True,
-    is_verified: bool = True,
+    has_valid_crc: bool = True,
     horizon_ms: int | None = None,
 ) -> BatchWithRecords:
     """A batch of ``records``, each given as (key, whether it is a tombstone)."""
@@ -30,7 +30,7 @@ def batch(
         producer_id=producer_id,
         is_transactional=is_transactional,
         is_control=is_control,
-        is_verified=is_verified,
+        has_valid_crc=has_valid_crc,
         delete_horizon_ms=horizon_ms,
         records=tuple(
             RawRecord(base_offset + n, 0, None if key is None else key.encode(), is_tombstone, b"")
@@ -107,7 +107,7 @@ def test_a_batch_of_an_aborted_transaction_is_kept_with_its_marker_if_its_crc_is
     aborted = [AbortedTransaction(producer_id=7, first_offset=0, marker_offset=1)]
     marker = batch(1, producer_id=7, is_transactional=True, is_control=True, horizon_ms=5)
     unreadable = batch(0, producer_id=7, is_transactional=True, is_readable=False)
-    corrupt = replace(unreadable, is_verified=False)
+    corrupt = replace(unreadable, has_valid_crc=False)
     assert [each.is_removed for each in compacted([corrupt, marker], now_ms=10, aborted=aborted)] == [False, False]
     assert [each.is_removed for each in compacted([unreadable, marker], now_ms=10, aborted=aborted)] == [True, True]
 

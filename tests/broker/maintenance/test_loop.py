@@ -25,7 +25,7 @@ from coterie.broker.storage.store import Store, TopicGoneError, open_database_re
 from coterie.broker.topics.cleanup_settings import CleanupSettings, cleanup_settings
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.nouns.ids import GroupId, TopicPartition
-from coterie.wire.batches import BatchRecord, NewRecord, decode_records, encode_batch, read_batch_header
+from coterie.wire.batches import BatchRecord, NewRecord, decode_records_without_control, encode_batch, read_batch_header
 from tests.wire.fuzzing import batch_of
 
 DEADLINE_S = 60
@@ -54,7 +54,7 @@ class MaintainedLog:
     async def records(self, partition: Partition, offset: int = 0) -> list[BatchRecord]:
         found: list[BatchRecord] = []
         while data := await self.log.read(partition, offset, 10_000):
-            found += [record for record in decode_records(data) if record.offset >= offset]
+            found += [record for record in decode_records_without_control(data) if record.offset >= offset]
             offset = found[-1].offset + 1 if found else offset
             offset = max(offset, last_offset(data) + 1)
         return found
@@ -367,7 +367,7 @@ async def test_a_partition_whose_maintenance_fails_does_not_stop_other_maintenan
         for value in "1234":
             await stage.put(broken, ("a", value))
             await stage.put(partition, ("a", value))
-        rows, kept = RowReader.next_batch_rows, RowReader.start_offset_by_time
+        rows, kept = RowReader.next_batch_rows, RowReader.start_offset_after_time_retention
 
         def failing_rows(reader: RowReader, partition_id: int, *args: int) -> list[BatchRow]:
             if partition_id == broken.row_id:
@@ -381,7 +381,7 @@ async def test_a_partition_whose_maintenance_fails_does_not_stop_other_maintenan
 
         with monkeypatch.context() as patched:
             patched.setattr(RowReader, "next_batch_rows", failing_rows)
-            patched.setattr(RowReader, "start_offset_by_time", failing_kept)
+            patched.setattr(RowReader, "start_offset_after_time_retention", failing_kept)
             async with maintenance_running(stage):
                 await stage.wait_key_values(partition, [("a", "3"), ("a", "4")])
                 stage.now_ms += 1_001
@@ -481,7 +481,7 @@ async def test_rows_of_a_topic_created_during_the_search_for_hidden_rows_are_log
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, created = threading.Event(), threading.Event()
-    look_for = RowReader.partitions_with_hidden_rows
+    look_for = RowReader.partitions_with_rows_before_start
 
     def look_late(reader: RowReader, failed: Callable[[int, sqlite3.Error], None]) -> list[tuple[int, int]]:
         looks.set()
@@ -493,7 +493,7 @@ async def test_rows_of_a_topic_created_during_the_search_for_hidden_rows_are_log
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise error
 
-    monkeypatch.setattr(RowReader, "partitions_with_hidden_rows", look_late)
+    monkeypatch.setattr(RowReader, "partitions_with_rows_before_start", look_late)
     monkeypatch.setattr("coterie.broker.maintenance.loop.remove_batch_rows", meet_damage)
     async with maintained_log(tmp_path, MaintenanceSettings(initial_delay_ms=10**9)) as stage:
         await wait_until(looks.is_set)
@@ -692,16 +692,16 @@ async def test_maintenance_ends_after_the_current_step_however_often_it_is_cance
 async def test_a_topic_gets_more_partitions_and_other_configs(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         topic = await log.create_topic("t", 1, {"retention.ms": "1"})
-        await log.create_partitions(topic, 3)
-        await log.create_partitions(topic, 2)
-        await log.set_topic_configs(topic, {"cleanup.policy": "compact"})
+        await log.increase_partitions_to(topic, 3)
+        await log.increase_partitions_to(topic, 2)
+        await log.replace_topic_configs(topic, {"cleanup.policy": "compact"})
         assert [partition.number for partition in topic.partitions] == [0, 1, 2]
         assert topic.configs == {"cleanup.policy": "compact"}
         data = encode_batch([NewRecord(key=None, value=b"")], timestamp_ms=1)
         assert await log.append(topic.partitions[2], [(data, read_batch_header(data))]) == 0
-        await log.set_group_configs("g", {"consumer.session.timeout.ms": "9"})
-        await log.set_group_configs("h", {"consumer.session.timeout.ms": "9"})
-        await log.set_group_configs("h", {})
+        await log.replace_group_configs("g", {"consumer.session.timeout.ms": "9"})
+        await log.replace_group_configs("h", {"consumer.session.timeout.ms": "9"})
+        await log.replace_group_configs("h", {})
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         topic = log.topics["t"]
         assert [partition.end_offset for partition in topic.partitions] == [0, 0, 1]

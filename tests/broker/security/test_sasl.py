@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.security.authentication_failures import AuthenticationFailures
-from coterie.broker.security.users import Users
+from coterie.broker.security.authentication_failures import AuthenticationFailureMessages
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.nouns.errors import WorldError
@@ -205,7 +205,7 @@ def test_a_client_that_does_not_authenticate_in_time_is_closed_and_others_are_se
 
 
 def test_a_running_broker_rereads_its_users(broker: ThreadedBroker) -> None:
-    beside = Users(broker.settings.users_path)
+    beside = BrokerUsersFile(broker.settings.users_path)
     assert beside.add("bob", "first")
     with raw_client(broker.port) as client:
         assert log_in(client, "PLAIN", user="bob", password="first").error_code is ErrorCode.none
@@ -221,7 +221,7 @@ def test_a_running_broker_rereads_its_users(broker: ThreadedBroker) -> None:
 
 def test_the_users_file_is_readable_by_its_owner_only_and_contains_no_password(tmp_path: Path) -> None:
     path = tmp_path / "data" / "users.json"
-    Users(path).add("alice", "a rare password")
+    BrokerUsersFile(path).add("alice", "a rare password")
     assert os.stat(path).st_mode & 0o777 == 0o600
     text = path.read_text()
     assert "rare" not in text
@@ -234,7 +234,7 @@ def test_an_invalid_users_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "users.json"
     path.write_text(text)
     with pytest.raises(WorldError, match=r"users\.json"):
-        Users(path).names()
+        BrokerUsersFile(path).names()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_users_that_are_added_after_the_users_file_was_deleted_are_the_only_ones
     broker.settings.users_path.unlink()
     with raw_client(broker.port) as client:
         assert log_in(client, "PLAIN").error_code is ErrorCode.none, "the previous users stay in use"
-    Users(broker.settings.users_path).add("bob", PASSWORD)
+    BrokerUsersFile(broker.settings.users_path).add("bob", PASSWORD)
     with raw_client(broker.port) as client:
         assert log_in(client, "PLAIN").error_code is ErrorCode.sasl_authentication_failed
     with raw_client(broker.port) as client:
@@ -300,7 +300,7 @@ def test_failed_authentication_is_logged_once_a_minute_for_each_address(
 
 
 def test_suppressed_messages_of_an_address_are_counted_in_its_next_message() -> None:
-    denials = AuthenticationFailures()
+    denials = AuthenticationFailureMessages()
     assert denials.message_to_log("a", "", "GSSAPI", now_s=1000)
     assert (
         denials.message_to_log("b", "", "PLAIN", now_s=1000) == "authentication failed for an unnamed user with PLAIN"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coterie.broker.maintenance.backup import back_up_log
-from coterie.broker.security.users import Users
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
 
@@ -21,7 +21,7 @@ def started(data: Path) -> None:
 
 
 def user_added(data: Path) -> None:
-    Users(BrokerSettings(data_path=data).users_path).add("alice", "a password")
+    BrokerUsersFile(BrokerSettings(data_path=data).users_path).add("alice", "a password")
 
 
 def backed_up_to(data: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import DamagedLogError, Store
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_batch_header
+from coterie.wire.batches import NewRecord, decode_records_without_control, encode_batch, read_batch_header
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.full_disk import fill_disk, lift_limit
 
@@ -30,7 +30,7 @@ async def test_appends_have_offsets_in_the_order_of_the_calls(tmp_path: Path) ->
         offsets = await asyncio.gather(*(append(log, batch(b"a", b"b")) for _ in range(50)))
         assert offsets == list(range(0, 100, 2))
         assert partition.end_offset == 100
-        records = decode_records(await log.read(partition, 31, 10**6))
+        records = decode_records_without_control(await log.read(partition, 31, 10**6))
         assert records[0].offset == 30, "a read returns whole batches"
         assert records[-1].offset == 99
 
@@ -52,25 +52,25 @@ async def test_creating_an_existing_topic_fails_and_other_writes_succeed(tmp_pat
         outcomes = await asyncio.gather(
             log.create_topic("t", 1, {}),
             append(log, batch(b"x")),
-            log.run_write(lambda store: store.increment_counter("n")),
+            log.run_write(lambda store: store.get_and_increment_counter("n")),
             return_exceptions=True,
         )
         assert isinstance(outcomes[0], KafkaRefusal)
         assert outcomes[0].error is ErrorCode.topic_already_exists
         assert (outcomes[1], outcomes[2]) == (0, 0)
-        assert await log.run_write(lambda store: store.increment_counter("n")) == 1
+        assert await log.run_write(lambda store: store.get_and_increment_counter("n")) == 1
 
 
 async def test_a_refusal_after_a_write_rolls_back_the_whole_transaction(tmp_path: Path) -> None:
     def write_and_refuse(store: Store) -> None:
-        store.increment_counter("n")
+        store.get_and_increment_counter("n")
         raise WorldError("too late")
 
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         await log.create_topic("t", 1, {})
         with pytest.raises(AssertionError, match="refuse before the first write"):
             await log.run_write(write_and_refuse)
-        assert await log.run_write(lambda store: store.increment_counter("n")) == 0
+        assert await log.run_write(lambda store: store.get_and_increment_counter("n")) == 0
         assert await append(log, batch(b"x")) == 0
 
 
@@ -84,7 +84,10 @@ async def test_a_full_disk_fails_only_the_append_that_does_not_fit(tmp_path: Pat
         assert partition.end_offset == 1
         await log.run_write(lift_limit)
         assert await append(log, batch(b"after")) == 1
-        assert [record.value for record in decode_records(await log.read(partition, 0, 10**6))] == [b"before", b"after"]
+        assert [record.value for record in decode_records_without_control(await log.read(partition, 0, 10**6))] == [
+            b"before",
+            b"after",
+        ]
 
 
 async def test_a_cancelled_append_is_visible_to_readers(tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ async def test_a_failed_callback_of_one_write_does_not_affect_the_other_writes(
         async with asyncio.timeout(60):
             outcomes = await asyncio.gather(
                 append(log, batch(b"a")),
-                log.run_write(lambda store: store.increment_counter("n"), stumble),
+                log.run_write(lambda store: store.get_and_increment_counter("n"), stumble),
                 append(log, batch(b"b")),
             )
         assert (*outcomes,) == (0, 0, 1)
@@ -180,9 +183,13 @@ async def test_the_cluster_id_and_the_counters_survive_a_restart(tmp_path: Path)
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         cluster_id = log.cluster_id
         topic = await log.create_topic("t", 3, {"cleanup.policy": "compact"})
-        assert [await log.run_write(lambda store: store.increment_counter("producer")) for _ in range(3)] == [0, 1, 2]
+        assert [await log.run_write(lambda store: store.get_and_increment_counter("producer")) for _ in range(3)] == [
+            0,
+            1,
+            2,
+        ]
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         assert log.cluster_id == cluster_id
         assert log.topics["t"].topic_id == topic.topic_id
         assert (len(log.topics["t"].partitions), log.topics["t"].configs) == (3, {"cleanup.policy": "compact"})
-        assert await log.run_write(lambda store: store.increment_counter("producer")) == 3
+        assert await log.run_write(lambda store: store.get_and_increment_counter("producer")) == 3

@@ -1,11 +1,11 @@
 from coterie.broker.topics.configs import (
     BROKER_CONFIG_NAMES,
     TOPIC_CONFIGS,
-    has_append_time,
-    int_config,
-    list_config,
-    text_config,
+    int_config_or_default,
+    list_config_or_default,
+    text_config_or_default,
     topic_config_error,
+    uses_log_append_time,
 )
 
 
@@ -21,18 +21,18 @@ def test_keys_without_effect_are_documented_as_such() -> None:
 
 
 def test_a_config_that_is_not_set_has_its_default() -> None:
-    assert int_config({}, "retention.ms") == 604_800_000
-    assert list_config({}, "cleanup.policy") == ["delete"]
-    assert not has_append_time({})
+    assert int_config_or_default({}, "retention.ms") == 604_800_000
+    assert list_config_or_default({}, "cleanup.policy") == ["delete"]
+    assert not uses_log_append_time({})
 
 
 def test_config_values_are_read_without_blanks() -> None:
     configs = {"retention.ms": " +5 ", "cleanup.policy": "compact, delete", "message.timestamp.type": "LogAppendTime "}
     assert topic_config_error(configs) is None
-    assert int_config(configs, "retention.ms") == 5
-    assert list_config(configs, "cleanup.policy") == ["compact", "delete"]
-    assert text_config(configs, "message.timestamp.type") == "LogAppendTime"
-    assert has_append_time(configs)
+    assert int_config_or_default(configs, "retention.ms") == 5
+    assert list_config_or_default(configs, "cleanup.policy") == ["compact", "delete"]
+    assert text_config_or_default(configs, "message.timestamp.type") == "LogAppendTime"
+    assert uses_log_append_time(configs)
 
 
 def test_contradicting_config_values_are_refused() -> None:

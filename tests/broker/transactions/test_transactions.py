@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.broker.transactions.writes import TransactionSupport
+from coterie.broker.transactions.writes import UnaddedPartitionRule
 from coterie.groups.transaction_messages import ProducerIdAndEpoch, TransactionState
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.conftest import DEADLINE_S
@@ -20,14 +20,16 @@ from tests.broker.transactions.transactional import (
     running_transactions,
 )
 
-LAZY = TransactionSupport.ADD_PARTITION
+LAZY = UnaddedPartitionRule.ADD_PARTITION
 
 
 async def begin_transaction(broker: BrokerUnderTest, name: str, *values: bytes, number: int = 0) -> ProducerIdAndEpoch:
     """Send ``values`` in a transaction that stays open; returns its producer."""
     producer = await broker.init(name)
     for sequence, value in enumerate(values):
-        await broker.send([value], producer, sequence, number=number, transactional_id=name, transaction_support=LAZY)
+        await broker.send(
+            [value], producer, sequence, number=number, transactional_id=name, unadded_partition_rule=LAZY
+        )
     return producer
 
 
@@ -88,7 +90,7 @@ async def test_an_aborted_transaction_is_removed_together_with_its_records(tmp_p
         await broker.end("alice", alice, commit=False)
         assert len(await broker.log.aborted_transactions(broker.partition(), 0, 10)) == 1
         await broker.log.delete_records(broker.partition(), 2)
-        await broker.transactions.delete_expired()
+        await broker.transactions.delete_expired_states()
         assert await broker.log.aborted_transactions(broker.partition(), 0, 10) == []
 
 
@@ -108,7 +110,7 @@ async def test_a_transactional_id_that_is_unused_for_a_week_is_removed(tmp_path:
         alice, bob = await begin_transaction(broker, "alice", b"a0"), await begin_transaction(broker, "bob", b"b0")
         await broker.end("alice", alice, commit=True)
         clock.now_ms += 7 * 86_400_000 + 1
-        await broker.transactions.delete_expired()
+        await broker.transactions.delete_expired_states()
         assert [name for name, _ in await broker.transactions.read_all()] == ["bob"], "bob's transaction is open"
         assert (await broker.init("alice")).producer_id > bob.producer_id
 
@@ -141,7 +143,7 @@ async def test_a_kill_at_any_statement_ends_a_transaction_in_all_partitions_or_i
     async with running_transactions(tmp_path / "life", partitions=3) as broker:
         alice = await begin_transaction(broker, "alice", b"a0")
         for number in (1, 2):
-            await broker.send([b"a"], alice, 0, number=number, transactional_id="alice", transaction_support=LAZY)
+            await broker.send([b"a"], alice, 0, number=number, transactional_id="alice", unadded_partition_rule=LAZY)
         async with copies_at_each_statement(broker, tmp_path / "life", tmp_path) as killed:
             await broker.end("alice", alice, commit=True)
     ended: list[bool] = []
@@ -165,13 +167,13 @@ async def test_a_batch_interrupted_by_a_kill_is_written_with_its_sequence_number
     async with running_transactions(tmp_path / "life") as broker:
         alice = await broker.init("alice")
         async with copies_at_each_statement(broker, tmp_path / "life", tmp_path) as killed:
-            await broker.send([b"a0"], alice, 0, transactional_id="alice", transaction_support=LAZY)
+            await broker.send([b"a0"], alice, 0, transactional_id="alice", unadded_partition_rule=LAZY)
     assert len(killed) > 7
     for folder in killed:
         async with running_transactions(folder) as broker:
             # The producer got no response and sends the batch again.
-            await broker.send([b"a0"], alice, 0, transactional_id="alice", transaction_support=LAZY)
-            await broker.send([b"a1"], alice, 1, transactional_id="alice", transaction_support=LAZY)
+            await broker.send([b"a0"], alice, 0, transactional_id="alice", unadded_partition_rule=LAZY)
+            await broker.send([b"a1"], alice, 1, transactional_id="alice", unadded_partition_rule=LAZY)
             assert (await broker.end("alice", alice, commit=True)).error is ErrorCode.none
             assert await broker.committed_values() == [b"a0", b"a1"]
 
@@ -263,7 +265,7 @@ async def run_action(
     producer = model.identity[name]
     if act == "send":
         sequence = model.sequences.get((producer, what), 0)
-        await broker.send([value], producer, sequence, number=what, transactional_id=name, transaction_support=LAZY)
+        await broker.send([value], producer, sequence, number=what, transactional_id=name, unadded_partition_rule=LAZY)
         model.sequences[producer, what] = sequence + 1
         transaction = model.open.setdefault(name, len(model.committed))
         model.committed.setdefault(transaction, None)
@@ -287,6 +289,6 @@ async def run_action(
         # A fenced producer is refused, whatever it sends.
         with pytest.raises(KafkaRefusal):
             await broker.send(
-                [value], model.former[name], 99, number=what, transactional_id=name, transaction_support=LAZY
+                [value], model.former[name], 99, number=what, transactional_id=name, unadded_partition_rule=LAZY
             )
         assert (await broker.add(name, model.former[name], what)).error is not ErrorCode.none

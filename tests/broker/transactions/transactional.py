@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from coterie.broker.storage.log import BrokerLog, Partition, open_log
-from coterie.broker.transactions.coordinator import Transactions
-from coterie.broker.transactions.writes import NewBatch, TransactionSupport, WriteResult
+from coterie.broker.transactions.coordinator import TransactionCoordinator
+from coterie.broker.transactions.writes import NewBatch, UnaddedPartitionRule, WriteResult
 from coterie.groups.transaction_messages import (
     AddPartitions,
     EndTransaction,
@@ -21,7 +21,7 @@ from coterie.wire.batches import (
     TRANSACTIONAL_BIT,
     NewRecord,
     check_produced_batch,
-    decode_records,
+    decode_records_without_control,
     encode_batch,
     iter_batch_headers,
 )
@@ -43,7 +43,7 @@ class Clock:
 class BrokerUnderTest:
     """The log and the transactions of one run of a broker."""
 
-    def __init__(self, log: BrokerLog, transactions: Transactions) -> None:
+    def __init__(self, log: BrokerLog, transactions: TransactionCoordinator) -> None:
         self.log = log
         self.transactions = transactions
 
@@ -86,7 +86,7 @@ class BrokerUnderTest:
         *,
         number: int = 0,
         transactional_id: str | None = None,
-        transaction_support: TransactionSupport = TransactionSupport.GENERIC_ERROR_SUPPORTED,
+        unadded_partition_rule: UnaddedPartitionRule = UnaddedPartitionRule.GENERIC_ERROR_SUPPORTED,
     ) -> WriteResult:
         """Send one batch, in a transaction if ``transactional_id`` is given."""
         data = encode_batch(
@@ -104,7 +104,7 @@ class BrokerUnderTest:
                 data=data,
                 head=check_produced_batch(data),
                 transactional_id=transactional_id,
-                transaction_support=transaction_support,
+                unadded_partition_rule=unadded_partition_rule,
                 needs_keys=False,
             )
         )
@@ -124,7 +124,7 @@ class BrokerUnderTest:
                     for one in aborted
                 )
                 if not is_aborted:
-                    seen += [record.value for record in decode_records(data[at : at + head.size_bytes])]
+                    seen += [record.value for record in decode_records_without_control(data[at : at + head.size_bytes])]
             offset = last_offset + 1
         return seen
 
@@ -153,4 +153,6 @@ async def running_transactions(
     async with open_log(folder / "log.sqlite", folder / "lock") as log:
         if TOPIC not in log.topics:
             await log.create_topic(TOPIC, partitions, {})
-        yield BrokerUnderTest(log, await Transactions.open(log, TransactionSettings(), now_ms=clock or Clock()))
+        yield BrokerUnderTest(
+            log, await TransactionCoordinator.open(log, TransactionSettings(), now_ms=clock or Clock())
+        )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.security.users import Users
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.broker.settings import BrokerSettings
 
 
@@ -32,9 +32,9 @@ def test_a_user_is_added_listed_changed_and_removed(tmp_path: Path) -> None:
     assert user("add", data, "alice", stdin="first\n").stdout == "Added user alice.\n"
     assert user("add", data, "alice", stdin="second").stdout == "Changed the password of user alice.\n"
     assert user("list", data).stdout == "alice\n"
-    credential = Users(BrokerSettings(data_path=tmp_path / "broker").users_path).find_credentials("alice")[
-        "SCRAM-SHA-512"
-    ]
+    credential = BrokerUsersFile(BrokerSettings(data_path=tmp_path / "broker").users_path).find_or_fake_credentials(
+        "alice"
+    )["SCRAM-SHA-512"]
     assert credential.matches_password("SCRAM-SHA-512", "second")
     assert user("remove", data, "alice").stdout == "Removed user alice.\n"
     assert user("list", data).stdout == ""

@@ -57,7 +57,7 @@ def write_json(folder: Path, name: str, rows: Rows) -> None:
     (folder / f"{name}.json").write_text("".join(lines))
 
 
-def comparisons(archive: Path, output_folder: Path) -> dict[str, checker.Comparison]:
+def comparisons(archive: Path, output_folder: Path) -> dict[str, checker.OutputComparison]:
     return {comparison.connector: comparison for comparison in checker.compare_outputs(archive, output_folder)}
 
 
@@ -88,7 +88,7 @@ def test_staged_hidden_and_empty_files_are_not_output(archive: Path, output_fold
 def test_a_lost_file_is_reported_by_its_rows(archive: Path, output_folder: Path) -> None:
     (output_folder / flights.JSON_CONNECTOR / f"{flights.JSON_CONNECTOR}-0-a-1-0.json").unlink()
     comparison = comparisons(archive, output_folder)[flights.JSON_CONNECTOR]
-    assert (comparison.is_correct, comparison.lost_rows, comparison.duplicated_rows) == (
+    assert (comparison.is_correct, comparison.lost_row_numbers, comparison.duplicated_row_numbers) == (
         False,
         tuple(range(11, 21)),
         (),
@@ -102,7 +102,7 @@ def test_a_duplicated_batch_is_reported_by_its_rows(archive: Path, output_folder
     rows = checker.expected_rows(connector, checker.read_flight_table(archive)).to_pylist()[:2]
     write(output_folder / connector, f"{connector}-0-z-5-0", rows)
     comparison = comparisons(archive, output_folder)[connector]
-    assert (comparison.is_correct, comparison.duplicated_rows, comparison.lost_rows) == (
+    assert (comparison.is_correct, comparison.duplicated_row_numbers, comparison.lost_row_numbers) == (
         False,
         tuple(row["row"] for row in rows),
         (),
@@ -127,7 +127,11 @@ def test_a_wrong_value_is_reported_by_row_and_column(
     rows = [change(row) if row["row"] == 3 else row for row in read_json(file)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     comparison = comparisons(archive, output_folder)[flights.JSON_CONNECTOR]
-    assert (comparison.is_correct, list(comparison.wrong_values), comparison.lost_rows) == (False, expected, ())
+    assert (comparison.is_correct, list(comparison.wrong_value_positions), comparison.lost_row_numbers) == (
+        False,
+        expected,
+        (),
+    )
 
 
 def test_a_row_that_the_filter_drops_is_reported_as_unexpected(archive: Path, output_folder: Path) -> None:
@@ -136,9 +140,9 @@ def test_a_row_that_the_filter_drops_is_reported_as_unexpected(archive: Path, ou
         output_folder / flights.PARQUET_CONNECTOR, "flights-1-b-9-0", [row for row in rows if row["row"] == 4]
     )
     comparison = comparisons(archive, output_folder)[flights.PARQUET_CONNECTOR]
-    assert (comparison.is_correct, comparison.unexpected_rows, comparison.lost_rows) == (False, (4,), ())
+    assert (comparison.is_correct, comparison.unexpected_row_numbers, comparison.lost_row_numbers) == (False, (4,), ())
 
 
 def test_without_any_output_all_rows_are_lost(archive: Path, tmp_path: Path) -> None:
     comparison = comparisons(archive, tmp_path / "nowhere")[flights.PARQUET_CONNECTOR]
-    assert (comparison.found_row_count, len(comparison.lost_rows)) == (0, 30)
+    assert (comparison.found_row_count, len(comparison.lost_row_numbers)) == (0, 30)

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 def test_used_ports_are_skipped() -> None:
     first, taken, *others = free_ports(4)
     with socket.create_server(("127.0.0.1", taken)):
-        assert script._first_of_free_ports(2, preferred=first) == others[0]
-        assert script._first_of_free_ports(1, preferred=first) == first
+        assert script._first_of_consecutive_free_ports(2, preferred=first) == others[0]
+        assert script._first_of_consecutive_free_ports(1, preferred=first) == first
 
 
 class StartupSteps:
@@ -64,7 +64,7 @@ def test_the_startup_steps_of_the_workers_are_printed(
 ) -> None:
     starting = "Worker is still starting up. starting the task runtime"
     with http_server(StartupSteps(starting, starting, "").answer) as url:
-        script_of(url)._wait_until_started({0})
+        script_of(url)._wait_until_workers_started({0})
     lines = [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line.startswith("worker-0")] == ["worker-0: Spark is starting", "worker-0: ready"]
 
@@ -77,7 +77,7 @@ def test_workers_that_do_not_start_are_reported_with_cause_and_remedy(
         http_server(StartupSteps("Worker is still starting up. starting the task runtime").answer) as url,
         pytest.raises(WorldError, match=r"have not started \(worker-0: Spark is starting\)\. .*End other programs"),
     ):
-        script_of(url)._wait_until_started({0})
+        script_of(url)._wait_until_workers_started({0})
 
 
 def test_a_worker_that_ends_during_its_start_ends_the_wait(script_of: Callable[[str], script.DemoRun]) -> None:
@@ -85,7 +85,7 @@ def test_a_worker_that_ends_during_its_start_ends_the_wait(script_of: Callable[[
         demo = script_of(url)
         demo._fleet.workers[1] = demo._children.start_python("worker-1", ["-c", "raise SystemExit(3)"])
         with pytest.raises(WorldError, match="worker-1 ended during startup"):
-            demo._wait_until_started({0, 1})
+            demo._wait_until_workers_started({0, 1})
 
 
 @pytest.mark.parametrize("group_protocol", ["classic", "connect"])

@@ -17,7 +17,7 @@ def row(number: int) -> str:
 
 @pytest.mark.parametrize(("rows", "files"), [(10, 3), (12, 3), (1, 5), (7, 7), (100, 9)])
 def test_every_row_is_in_one_file_with_its_number(rows: int, files: int) -> None:
-    texts = [text for _, text in feed.divide_into_files(HEADER, [row(n) for n in range(rows)], file_count=files)]
+    texts = [text for _, text in feed.file_names_and_texts(HEADER, [row(n) for n in range(rows)], file_count=files)]
     read = [line for text in texts for line in csv.DictReader(text.splitlines())]
     assert len(texts) <= files
     assert [int(line["row"]) for line in read] == list(range(1, rows + 1))
@@ -62,10 +62,10 @@ def test_an_archive_with_other_columns_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr(flights.ARCHIVE_MEMBER, "a,b\n1,2")
     with pytest.raises(WorldError, match="other columns"):
-        flights.read_flights(archive)
+        flights.read_flights_header_and_rows(archive)
 
 
 def test_the_package_contains_the_flights() -> None:
-    header, rows = flights.read_flights(flights.archive_path())
+    header, rows = flights.read_flights_header_and_rows(flights.flights_archive_path())
     assert header == HEADER
     assert len(rows) == 336_776

@@ -10,11 +10,11 @@ import pytest
 
 from coterie.cli.demo import kill
 from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch, process_states
-from coterie.cli.demo.observe import Checkpoints
+from coterie.cli.demo.observe import CheckpointFinder
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import find_batch_in_flight
+from coterie.spark.checkpoint import find_batch_id_in_flight
 
 TASK = ConnectorTaskId.parse("a-0")
 
@@ -53,10 +53,10 @@ def test_a_worker_is_killed_with_a_batch_planned_and_not_committed(tmp_path: Pat
             assert time.monotonic() < deadline
             time.sleep(0.01)
         (interrupted,) = kill_in_mid_batch(
-            child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None
+            child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None
         )
         assert set(process_states(child.pid)) <= {"Z"}
-    assert find_batch_in_flight(checkpoint) == interrupted.batch_id
+    assert find_batch_id_in_flight(checkpoint) == interrupted.batch_id
     assert (interrupted.task, interrupted.start_number, interrupted.planned_offsets) == (
         TASK,
         1,
@@ -71,7 +71,7 @@ def test_without_a_batch_in_flight_no_worker_is_killed(tmp_path: Path) -> None:
     with Children(tmp_path / "logs") as children:
         child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
         with pytest.raises(WorldError, match="could not kill worker in the middle of a batch"):
-            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=0.2, between_checks=lambda: None)
+            kill_in_mid_batch(child, [TASK], CheckpointFinder(tmp_path), timeout_s=0.2, between_checks=lambda: None)
         assert child.is_running
 
 
@@ -86,11 +86,11 @@ def test_a_worker_that_does_not_stop_is_reported_and_not_killed(
         suspend = child.suspend
         monkeypatch.setattr(child, "suspend", lambda: None)
         with pytest.raises(WorldError, match=rf"^Process group {child.pid} has not stopped 0\.05 s after SIGSTOP"):
-            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None)
+            kill_in_mid_batch(child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None)
         # The signal comes late, and the worker is resumed: it must not stay stopped.
-        monkeypatch.setattr(kill, "wait_until_processes_stopped", late(suspend))
+        monkeypatch.setattr(kill, "wait_until_processes_suspended", late(suspend))
         with pytest.raises(WorldError, match="late"):
-            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None)
+            kill_in_mid_batch(child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None)
         assert child.is_running
         assert "T" not in process_states(child.pid)
 
@@ -112,7 +112,7 @@ def test_a_worker_killed_by_another_process_has_no_interrupted_batch(tmp_path: P
             kill_in_mid_batch(
                 child,
                 [TASK],
-                Checkpoints(tmp_path),
+                CheckpointFinder(tmp_path),
                 timeout_s=30,
                 between_checks=lambda: os.kill(child.pid, signal.SIGKILL) if child.is_running else None,
             )
@@ -125,7 +125,7 @@ def test_a_batch_has_continued_when_its_new_owner_has_committed_it_as_planned(tm
     checkpoint = make_checkpoint(tmp_path, "1-aa")
     (checkpoint / "offsets" / "7").write_text("plan")
     interrupted = [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)]
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = CheckpointFinder(tmp_path)
     (checkpoint / "commits" / "7").touch()
     assert not have_batches_been_repeated(interrupted, checkpoints), "the old owner still holds the checkpoint"
     (checkpoint / "commits" / "7").unlink()
@@ -143,5 +143,5 @@ def test_a_checkpoint_renamed_during_the_check_is_checked_again(tmp_path: Path) 
     (checkpoint / "commits" / "7").touch()
     # The state during a rename of the checkpoint: the commit is still listed, the plan is no longer there.
     assert not have_batches_been_repeated(
-        [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)], Checkpoints(tmp_path)
+        [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)], CheckpointFinder(tmp_path)
     )

@@ -41,7 +41,7 @@ class Operator:
     """Runs commands against a broker, and returns what they print."""
 
     def __init__(self, broker: ThreadedBroker, printed: pytest.CaptureFixture[str]) -> None:
-        self.admin = commands.open_admin(broker.bootstrap, None)
+        self.admin = commands.make_group_admin(broker.bootstrap, None)
         self._printed = printed
 
     def list(self) -> str:
@@ -246,7 +246,7 @@ def test_the_client_logs_in_with_the_settings_of_a_file(
             f"bootstrap.servers={broker.bootstrap}\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
             f"sasl.username={USER}\nsasl.password={PASSWORD}\ngroup.id=ignored\n"
         )
-        admin = commands.open_admin(None, file)
+        admin = commands.make_group_admin(None, file)
         commands.list_groups(admin, as_json=True)
         assert json.loads(capsys.readouterr().out) == []
         with pytest.raises(WorldError, match="there is no classic or connect group mine"):
@@ -258,21 +258,21 @@ def test_the_client_logs_in_with_the_settings_of_a_file(
         with pytest.raises(WorldError, match=r"cannot change the configs of group mine: GROUP_AUTHORIZATION_FAILED"):
             commands.change_and_print_configs(admin, "mine", set_=[f"{SESSION}=7000"], delete=(), as_json=False)
         with pytest.raises(WorldError, match=f"connection to the broker at {broker.bootstrap} broke"):
-            commands.list_groups(commands.open_admin(broker.bootstrap, None), as_json=True)
+            commands.list_groups(commands.make_group_admin(broker.bootstrap, None), as_json=True)
 
 
 def test_invalid_options_are_refused_with_the_file_or_option(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     with pytest.raises(WorldError, match=f"{file} cannot be read: No such file"):
-        commands.open_admin(None, file)
+        commands.make_group_admin(None, file)
     file.write_text("security.protocol=TLS\n")
     with pytest.raises(ConfigError, match=f"{file}: Invalid value TLS for configuration security.protocol"):
-        commands.open_admin(None, file)
+        commands.make_group_admin(None, file)
     file.write_text("bootstrap.servers=one\n")
     with pytest.raises(WorldError, match=f"{file}: one is not host:port"):
-        commands.open_admin(None, file)
+        commands.make_group_admin(None, file)
     with pytest.raises(WorldError, match="--bootstrap-servers: one is not host:port"):
-        commands.open_admin("one", file)
+        commands.make_group_admin("one", file)
 
 
 def test_the_commands_of_a_terminal_show_a_group_and_its_errors(broker: ThreadedBroker, anna: Worker) -> None:

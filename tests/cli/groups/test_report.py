@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from coterie.cli.groups.report import connect_group_sentences, group_json, name_by_member_id
+from coterie.cli.groups.report import connect_group_problem_sentences, group_json, name_by_member_id
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
-from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
@@ -31,8 +31,8 @@ def member(of: str, **different: Any) -> MemberDescription:
     return replace(settled, **different)
 
 
-def departed(**different: Any) -> DepartedDescription:
-    gone = DepartedDescription(
+def departed(**different: Any) -> DepartedMemberDescription:
+    gone = DepartedMemberDescription(
         member_id=MemberId("m-carl"),
         url=WorkerUrl("http://carl:8083/"),
         jobs=NO_JOBS,
@@ -106,7 +106,7 @@ SENTENCES = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_each_unsettled_fact_is_a_sentence(case: str) -> None:
     described, sentences = SENTENCES[case]
-    assert list(connect_group_sentences(described)) == sentences
+    assert list(connect_group_problem_sentences(described)) == sentences
 
 
 def test_a_member_is_called_by_its_name_unless_another_has_the_same() -> None:

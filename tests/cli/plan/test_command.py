@@ -12,7 +12,7 @@ import pytest
 from coterie.__main__ import main
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.group.descriptions import parse_group_description
-from coterie.cli.plan.preview import to_named_group
+from coterie.cli.plan.preview import to_group_with_member_names
 from coterie.herder.requests.views import DeferredJobs
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
@@ -62,7 +62,7 @@ def test_the_rest_view_of_a_group_contains_all_that_a_plan_needs() -> None:
         deferred=(deferred,),
         policy=RebalancePolicy(max_delay_ms=9),
     )
-    snapshot = to_named_group(parse_group_description(as_json(shown), source="it"), source="it").snapshot
+    snapshot = to_group_with_member_names(parse_group_description(as_json(shown), source="it"), source="it").snapshot
     assert snapshot.configured_jobs == shown.configured
     assert snapshot.policy == shown.policy
     assert [(entry.jobs, entry.deadline_ms, entry.instance_id) for entry in snapshot.deferrals] == [
@@ -229,7 +229,7 @@ def test_a_claim_of_a_nonexistent_job_is_planned_with_a_warning(plan: Plan, file
 )
 def test_a_file_without_a_valid_group_is_refused_with_its_name(text: str, error: str) -> None:
     with pytest.raises(WorldError, match=f"group.json is not a valid group description.*{error}"):
-        to_named_group(parse_group_description(text, source="group.json"), source="group.json")
+        to_group_with_member_names(parse_group_description(text, source="group.json"), source="group.json")
 
 
 def test_an_older_protocol_refuses_drains_and_claims_and_eager_refuses_any_plan(plan: Plan, tmp_path: Path) -> None:

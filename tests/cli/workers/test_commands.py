@@ -29,7 +29,7 @@ from tests.ports import free_port
 COMMANDS: dict[str, Callable[[str], None]] = {
     "group": lambda url: commands.show_group(url, as_json=False),
     "group --json": lambda url: commands.show_group(url, as_json=True),
-    "drain": lambda url: commands.drain_worker(url, "worker-1"),
+    "drain": lambda url: commands.drain_worker_and_wait(url, "worker-1"),
     "uncordon": lambda url: commands.cancel_drain(url, "worker-1"),
     "restart": lambda url: commands.restart_workers_rolling(url, timeout_s=5),
 }
@@ -308,7 +308,7 @@ def test_a_worker_whose_address_stays_unreachable_has_ended(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "command",
     [
-        lambda url: commands.drain_worker(url, "two:8083"),
+        lambda url: commands.drain_worker_and_wait(url, "two:8083"),
         lambda url: commands.restart_workers_rolling(url, timeout_s=20, only_workers=("two",)),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_worker_whose_certificate_is_not_trusted_has_not_ended(
 
 
 def refuses_connections(url: str) -> bool:
-    with client.GroupClient(url) as group:
+    with client.GroupRestClient(url) as group:
         return group.refuses_connections(url)
 
 

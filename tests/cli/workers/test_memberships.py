@@ -7,7 +7,7 @@ import pytest
 from coterie.cli.workers import memberships
 from coterie.config.worker import WorkerSettings
 from coterie.member.classic.state import MemberSettings
-from coterie.member.connect.messages import DescribeRequest
+from coterie.member.connect.messages import GroupDescriptionRequest
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, WorkerUrl
 
@@ -42,6 +42,6 @@ async def test_the_search_for_a_connect_groups_coordinator_does_not_depend_on_th
         spec = memberships.MembershipSpec(worker_settings=settings, member_settings=member, client_id="w")
         coordinator = memberships.make_connect_coordinator_client(spec)
         with pytest.raises(WorldError, match=r"did not respond within 0\.2 s"):
-            await coordinator.ask(DescribeRequest(group_id=GroupId("g"), response_timeout_ms=60_000))
+            await coordinator.ask(GroupDescriptionRequest(group_id=GroupId("g"), response_timeout_ms=60_000))
         await coordinator.close()
         is_over.set()

@@ -27,7 +27,7 @@ from coterie.nouns.errors import ConfigError, WireError, WorldError
 from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import GroupProtocolName
-from coterie.rest.server import open_listener
+from coterie.rest.server import open_listening_socket
 from coterie.wire.connect import ConnectProtocol
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
@@ -38,7 +38,7 @@ CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({Co
 SETTINGS = MemberSettings(
     group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), worker_name="here", claims=CLAIMS
 )
-HANDOVER = replace(PLACE, must_ask_for_round=False)
+HANDOVER = replace(PLACE, must_start_rebalance=False)
 
 
 def decode_handover(settings: MemberSettings) -> object:
@@ -62,13 +62,13 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
     def listening(host: str, port: int) -> WorkerSettings:
         return worker_settings({"listeners": f"http://{host}:{port}"})
 
-    with open_listener("127.0.0.1", 0) as own, open_listener("127.0.0.1", 0) as other:
+    with open_listening_socket("127.0.0.1", 0) as own, open_listening_socket("127.0.0.1", 0) as other:
         running = listening("127.0.0.1", own.getsockname()[1])
-        compose.check_rest_listeners(listening("", own.getsockname()[1]), running=running)
+        compose.check_listeners_for_restart(listening("", own.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match="is in use"):
-            compose.check_rest_listeners(listening("127.0.0.1", other.getsockname()[1]), running=running)
+            compose.check_listeners_for_restart(listening("127.0.0.1", other.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match=r"Cannot listen at 203\.0\.113\.1"):
-            compose.check_rest_listeners(listening("203.0.113.1", own.getsockname()[1]), running=running)
+            compose.check_listeners_for_restart(listening("203.0.113.1", own.getsockname()[1]), running=running)
 
 
 @pytest.mark.parametrize("own_host", ["127.0.0.1", "localhost"])
@@ -77,19 +77,21 @@ def test_the_workers_own_port_may_be_used_by_another_process_on_another_host(own
         return worker_settings({"listeners": ",".join(f"http://{host}:{port}" for host in hosts)})
 
     port = free_port()
-    with open_listener(own_host, port), open_listener("127.0.0.2", port):
+    with open_listening_socket(own_host, port), open_listening_socket("127.0.0.2", port):
         running = listening(own_host)
-        compose.check_rest_listeners(listening("127.0.0.1", "127.0.0.3"), running=running)
+        compose.check_listeners_for_restart(listening("127.0.0.1", "127.0.0.3"), running=running)
         with pytest.raises(WorldError, match=r"Port \d+ \(127\.0\.0\.2:\d+\) is in use"):
-            compose.check_rest_listeners(listening("127.0.0.1", "127.0.0.2"), running=running)
+            compose.check_listeners_for_restart(listening("127.0.0.1", "127.0.0.2"), running=running)
 
 
 @pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])
 def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
-    compose.check_plugins(worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"}))
-    compose.check_plugins(worker_settings({key: "absent"}))  # A classic group has no plug-ins.
+    compose.check_plugins_installed(
+        worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"})
+    )
+    compose.check_plugins_installed(worker_settings({key: "absent"}))  # A classic group has no plug-ins.
     with pytest.raises(ConfigError, match=f"Invalid value absent for configuration {key}"):
-        compose.check_plugins(worker_settings({"group.protocol": "connect", key: "absent"}))
+        compose.check_plugins_installed(worker_settings({"group.protocol": "connect", key: "absent"}))
 
 
 def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> None:
@@ -110,7 +112,7 @@ def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> Non
     ],
 )
 def test_a_process_with_changed_member_settings_must_request_a_rejoin(settings: MemberSettings) -> None:
-    assert decode_handover(settings) == replace(HANDOVER, must_ask_for_round=True)
+    assert decode_handover(settings) == replace(HANDOVER, must_start_rebalance=True)
 
 
 def test_a_handover_of_another_member_is_not_used() -> None:

@@ -26,7 +26,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import TransactionEnded
-from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, apply, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase, apply, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -47,7 +47,7 @@ class GroupDriver:
         self._member_numbers = count(1)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> GroupPhase:
         return self.group.phase
 
     @property
@@ -108,7 +108,7 @@ class GroupDriver:
                 member_id=MemberId(member_id),
                 fresh_member_id=MemberId(f"m{next(self._member_numbers)}" if not member_id else "unused"),
                 instance_id=InstanceId(instance) if instance is not None else None,
-                can_skip_assignment=version >= 9,
+                supports_skip_assignment=version >= 9,
                 requires_known_member_id=requires_known_member_id,
                 client_id="worker",
                 client_host="/127.0.0.1",
@@ -195,7 +195,7 @@ class GroupDriver:
         member_ids = [str(self.join_response(join).member_id) for join in joins]
         for member_id in reversed(member_ids):
             self.sync(member_id, assignments={other: other.encode() for other in member_ids})
-        assert self.phase is Phase.STABLE
+        assert self.phase is GroupPhase.STABLE
         return member_ids
 
 

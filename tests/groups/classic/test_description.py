@@ -1,7 +1,7 @@
 from typing import TYPE_CHECKING
 
 from coterie.groups.classic.messages import DescribedMember, DescribeGroup, DescribeGroupResponse
-from coterie.groups.classic.state import Phase
+from coterie.groups.classic.state import GroupPhase
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode
 
@@ -18,7 +18,7 @@ def describe_group(driver: "GroupDriver", *, with_members: bool = True) -> Descr
 
 
 def test_a_group_without_any_record_is_not_found_and_dead(driver: "GroupDriver") -> None:
-    assert describe_group(driver) == DescribeGroupResponse(error=ErrorCode.group_id_not_found, phase=Phase.DEAD)
+    assert describe_group(driver) == DescribeGroupResponse(error=ErrorCode.group_id_not_found, phase=GroupPhase.DEAD)
 
 
 def test_a_stable_group_reports_its_members_and_their_assignments(driver: "GroupDriver") -> None:
@@ -28,7 +28,7 @@ def test_a_stable_group_reports_its_members_and_their_assignments(driver: "Group
     assert driver.join_response(join).error is ErrorCode.none
     assert describe_group(driver) == DescribeGroupResponse(
         error=ErrorCode.none,
-        phase=Phase.STABLE,
+        phase=GroupPhase.STABLE,
         protocol_type="connect",
         protocol="v1",
         members=(
@@ -51,7 +51,7 @@ def test_a_rebalancing_group_reports_its_members_without_their_metadata(driver: 
     joining = describe_group(driver)
     driver.join("m2")
     syncing = describe_group(driver)
-    assert (joining.phase, syncing.phase) == (Phase.PREPARING_REBALANCE, Phase.COMPLETING_REBALANCE)
+    assert (joining.phase, syncing.phase) == (GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE)
     for response in (joining, syncing):
         assert (response.protocol_type, response.protocol) == ("connect", "")
         assert [(member.member_id, member.metadata) for member in response.members] == [("m1", b""), ("m2", b"")]
@@ -63,13 +63,13 @@ def test_a_group_that_all_members_left_is_empty_and_keeps_its_protocol_type(driv
     driver.settle(1)
     driver.leave("m1")
     assert describe_group(driver) == DescribeGroupResponse(
-        error=ErrorCode.none, phase=Phase.EMPTY, protocol_type="connect", protocol=""
+        error=ErrorCode.none, phase=GroupPhase.EMPTY, protocol_type="connect", protocol=""
     )
 
 
 def test_a_group_with_only_a_pending_member_id_is_empty_without_a_protocol_type(driver: "GroupDriver") -> None:
     driver.join(requires_known_member_id=True)
-    assert describe_group(driver) == DescribeGroupResponse(error=ErrorCode.none, phase=Phase.EMPTY)
+    assert describe_group(driver) == DescribeGroupResponse(error=ErrorCode.none, phase=GroupPhase.EMPTY)
 
 
 def test_a_stable_group_has_the_same_description_after_a_coordinator_crash(driver: "GroupDriver") -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import PendingMemberTimer, SessionTimer
-from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -50,13 +50,13 @@ def test_a_member_that_shares_no_protocol_with_the_others_is_refused(
     assert driver.error(driver.join(protocol_type=protocol_type, protocols=protocols)) is (
         ErrorCode.inconsistent_group_protocol
     )
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
 
 
 def test_the_first_member_must_support_a_protocol_too(driver: "GroupDriver") -> None:
     assert driver.error(driver.join(protocols=())) is ErrorCode.inconsistent_group_protocol
     assert driver.error(driver.join(protocol_type="")) is ErrorCode.inconsistent_group_protocol
-    assert driver.phase is Phase.EMPTY
+    assert driver.phase is GroupPhase.EMPTY
 
 
 def test_a_new_member_gets_its_id_first_if_its_api_version_requires_it(driver: "GroupDriver") -> None:
@@ -65,7 +65,7 @@ def test_a_new_member_gets_its_id_first_if_its_api_version_requires_it(driver: "
     assert not driver.group.members
     second = driver.join("m1", requires_known_member_id=True)
     assert driver.is_parked(second)
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
 
 
 def test_an_unused_member_id_expires_after_its_session_timeout(driver: "GroupDriver") -> None:
@@ -87,28 +87,28 @@ def test_a_follower_that_rejoins_unchanged_gets_the_same_generation(driver: "Gro
     driver.settle(2)
     response = driver.join_response(driver.join("m2"))
     assert (response.error, response.generation, response.leader, response.members) == (ErrorCode.none, 1, "m1", ())
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
 
 
 def test_a_follower_that_rejoins_with_other_metadata_starts_a_rebalance(driver: "GroupDriver") -> None:
     driver.settle(2)
     assert driver.is_parked(driver.join("m2", protocols=(("v1", b"I run more now"),)))
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
 
 
 def test_a_leader_that_rejoins_always_starts_a_rebalance(driver: "GroupDriver") -> None:
     driver.settle(2)
     assert driver.is_parked(driver.join("m1"))
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
 
 
 def test_a_repeated_join_in_the_sync_phase_gets_the_same_response(driver: "GroupDriver") -> None:
     leader, follower = driver.join(), driver.join()
     driver.advance_clock(6_000)
-    assert driver.phase is Phase.COMPLETING_REBALANCE
+    assert driver.phase is GroupPhase.COMPLETING_REBALANCE
     assert driver.join_response(driver.join("m1")).members == driver.join_response(leader).members
     assert driver.join_response(driver.join("m2")) == driver.join_response(follower)
-    assert driver.phase is Phase.COMPLETING_REBALANCE
+    assert driver.phase is GroupPhase.COMPLETING_REBALANCE
 
 
 def test_a_repeated_join_replaces_the_parked_one(driver: "GroupDriver") -> None:
@@ -172,7 +172,7 @@ def test_parked_syncs_get_rebalance_in_progress_when_another_rebalance_begins(dr
     follower = driver.sync("m2")
     driver.join()
     assert driver.error(follower) is ErrorCode.rebalance_in_progress
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
 
 
 def test_a_member_that_does_not_sync_within_the_rebalance_timeout_is_removed(driver: "GroupDriver") -> None:
@@ -194,7 +194,7 @@ def test_the_response_to_a_heartbeat_depends_on_the_phase(driver: "GroupDriver")
     driver.join()
     driver.join()
     driver.advance_clock(6_000)
-    assert driver.phase is Phase.COMPLETING_REBALANCE
+    assert driver.phase is GroupPhase.COMPLETING_REBALANCE
     assert driver.heartbeat("m2") is ErrorCode.none
     assert driver.heartbeat("m2", 0) is ErrorCode.illegal_generation
     driver.sync("m1")
@@ -241,10 +241,10 @@ def test_several_members_may_leave_in_one_request_each_with_its_own_error_code(d
 def test_after_the_last_leave_the_group_is_empty_in_a_new_generation(driver: "GroupDriver") -> None:
     driver.settle(1)
     driver.leave("m1")
-    assert (driver.phase, driver.group.generation) == (Phase.EMPTY, 2)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.EMPTY, 2)
     assert driver.generations[-1].members == {}
     driver.restart()
-    assert (driver.phase, driver.group.generation) == (Phase.EMPTY, 2)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.EMPTY, 2)
 
 
 def test_a_leave_from_a_nonexistent_group_gets_unknown_member_id(driver: "GroupDriver") -> None:
@@ -274,7 +274,7 @@ def test_after_a_restart_every_stable_member_has_a_full_session_and_its_generati
     driver.settle(3)
     driver.advance_clock(9_000)
     driver.restart()
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
     driver.advance_clock(9_999)
     for member_id in ("m1", "m2", "m3"):
         assert driver.heartbeat(member_id, 1) is ErrorCode.none
@@ -295,9 +295,9 @@ def test_after_a_restart_an_unassigned_generation_is_skipped_by_a_new_rebalance(
     driver.settle(2)
     driver.join("m2", protocols=(("v1", b"more"),))
     driver.join("m1")
-    assert (driver.phase, driver.group.generation) == (Phase.COMPLETING_REBALANCE, 2)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.COMPLETING_REBALANCE, 2)
     driver.restart()
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
     assert driver.error(driver.sync("m1", 2, assignments={"m1": b"late"})) is ErrorCode.rebalance_in_progress
     driver.join("m2")
     assert driver.join_response(driver.join("m1")).generation == 3
@@ -307,7 +307,7 @@ def test_after_a_restart_a_sync_with_the_forgotten_protocol_gets_rebalance_in_pr
     """A consumer that gets INCONSISTENT_GROUP_PROTOCOL ends; one that gets REBALANCE_IN_PROGRESS rejoins."""
     driver.settle(1)
     driver.join("m1")
-    assert (driver.phase, driver.group.generation) == (Phase.COMPLETING_REBALANCE, 2)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.COMPLETING_REBALANCE, 2)
     driver.restart()
     sync = driver.sync("m1", 2, assignments={"m1": b"late"}, protocol_type="connect", protocol="v1")
     assert driver.error(sync) is ErrorCode.rebalance_in_progress

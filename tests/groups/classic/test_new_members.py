@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from coterie.groups.classic.state import ClassicGroupSettings, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, GroupPhase
 from coterie.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_in_an_oversized_group_the_first_members_to_rejoin_are_accepted(
     driver.settle(3)
     driver.limits = ClassicGroupSettings(group_size_max=2)
     driver.restart()
-    assert driver.phase is Phase.PREPARING_REBALANCE, "its size limit was reduced while its coordinator was down"
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE, "its size limit was reduced while its coordinator was down"
     third, first = driver.join("m3"), driver.join("m1")
     assert driver.error(driver.join("m2")) is ErrorCode.group_max_size_reached
     assert {
@@ -67,7 +67,7 @@ def test_the_total_size_of_the_members_metadata_is_limited(
     driver.sync("m1")
     assert driver.error(driver.join(protocols=(("v1", b""),))) is ErrorCode.group_max_size_reached
     assert driver.error(driver.join("m2", protocols=(("v1", b"9 bytes.."),))) is ErrorCode.group_max_size_reached
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
     assert driver.heartbeat("m2") is ErrorCode.none, "it may stay in the group with its old metadata"
     assert driver.is_parked(driver.join("m2", protocols=(("v1", b"7 bytes"),)))
 
@@ -82,7 +82,7 @@ def test_the_total_size_of_the_assignments_is_limited(
     follower = driver.sync("m2")
     leader = driver.sync("m1", assignments={"m1": b"x" * 30, "m2": b"x"})
     assert (driver.error(follower), driver.error(leader)) == 2 * (ErrorCode.unknown_server_error,)
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
 
 
 def test_a_pending_member_that_leaves_removes_the_group_completely(driver: "GroupDriver") -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.groups.classic.log_records import decode_record, encode_record
 from coterie.groups.classic.machine import step
-from coterie.groups.classic.messages import ExpiryTimer, GenerationWritten, GroupLoaded, Record, Request, Response
+from coterie.groups.classic.messages import GenerationWritten, GroupLoaded, OffsetExpiryTimer, Record, Request, Response
 from coterie.groups.classic.offset_messages import (
     DeleteGroup,
     GroupRemoved,
@@ -31,7 +31,7 @@ from coterie.groups.classic.offset_messages import (
     TransactionEnded,
     TxnOffsetCommit,
 )
-from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, apply
+from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase, apply
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode
@@ -43,7 +43,7 @@ T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 TOPIC_ID = TopicId(b"the topic's id..")
 DAY_MS = 86_400_000
-CHECK_MS = ClassicGroupSettings().offsets_retention_check_ms
+CHECK_MS = ClassicGroupSettings().offsets_retention_check_interval_ms
 _numbers = map(ReplyTo, count(1_000_000))
 
 slow_settings = partial(settings, suppress_health_check=[HealthCheck.too_slow])
@@ -157,7 +157,7 @@ def settle(driver: GroupDriver, *, protocol_type: str = "consumer", metadata: by
     driver.advance_clock(driver.limits.initial_rebalance_delay_ms)
     member = str(driver.join_response(join).member_id)
     driver.sync(member, assignments={member: b"all"})
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
     return member
 
 
@@ -205,14 +205,14 @@ def test_a_former_member_cannot_commit_to_the_empty_group(driver: GroupDriver) -
 def test_in_the_join_phase_members_of_the_last_generation_may_commit(driver: GroupDriver) -> None:
     member = settle(driver)
     driver.join(protocol_type="consumer", protocols=(("range", subscription("t")),))
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
     assert commit(driver, member=member, generation=1).error is ErrorCode.none
 
 
 def test_no_member_may_commit_in_the_sync_phase(driver: GroupDriver) -> None:
     member = settle(driver)
     driver.join(member, protocol_type="consumer", protocols=(("range", subscription("t")),))
-    assert driver.phase is Phase.COMPLETING_REBALANCE
+    assert driver.phase is GroupPhase.COMPLETING_REBALANCE
     assert commit(driver, member=member, generation=2).error is ErrorCode.rebalance_in_progress
     assert commit(driver, member=member, generation=1).error is ErrorCode.illegal_generation
 
@@ -236,7 +236,7 @@ def test_a_commit_extends_the_members_session(driver: GroupDriver) -> None:
         driver.advance_clock(9_000)
         assert commit(driver, member=member, generation=1).error is ErrorCode.none
     driver.advance_clock(10_000)
-    assert driver.phase is Phase.EMPTY
+    assert driver.phase is GroupPhase.EMPTY
 
 
 # -- the committed values ---------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def test_an_empty_group_without_offsets_is_removed_at_the_next_expiry_check(driv
 
 def test_an_empty_group_with_a_pending_member_id_is_not_removed(driver: GroupDriver) -> None:
     driver.leave(settle(driver))
-    driver.advance_clock(driver.group.deadlines[ExpiryTimer()] - driver.now_ms - 1)
+    driver.advance_clock(driver.group.deadlines[OffsetExpiryTimer()] - driver.now_ms - 1)
     new_member_id = driver.join_response(driver.join(requires_known_member_id=True)).member_id
     driver.advance_clock(1)
     assert driver.is_parked(driver.join(new_member_id, requires_known_member_id=True))
@@ -416,7 +416,7 @@ def test_groups_loaded_together_check_their_offsets_at_different_times(driver: G
         group = Group(GroupId(f"g{number}"), driver.limits)
         apply(group, record)
         step(group, GroupLoaded(), now_ms=0)
-        check_times_ms.add(group.deadlines[ExpiryTimer()])
+        check_times_ms.add(group.deadlines[OffsetExpiryTimer()])
     assert len(check_times_ms) == 20
     assert all(CHECK_MS <= at_ms < 2 * CHECK_MS for at_ms in check_times_ms)
 
@@ -518,7 +518,7 @@ def test_in_the_sync_phase_a_member_may_commit_in_a_transaction(driver: GroupDri
     join = driver.join(protocol_type="consumer")
     driver.advance_clock(driver.limits.initial_rebalance_delay_ms)
     member = str(driver.join_response(join).member_id)
-    assert driver.phase is Phase.COMPLETING_REBALANCE
+    assert driver.phase is GroupPhase.COMPLETING_REBALANCE
     assert commit_in_transaction(driver, member=member, generation=driver.group.generation).error is ErrorCode.none
 
 

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.groups.classic.messages import MemberProtocol
-from coterie.groups.classic.protocols import ProtocolSupport, select_protocol_by_vote
+from coterie.groups.classic.protocols import ProtocolSupportCounts, select_protocol_by_vote
 
 
 def protocols(names: str) -> tuple[MemberProtocol, ...]:
     return tuple(MemberProtocol(name=name, metadata=b"") for name in names)
 
 
-def support_of(*members: str) -> ProtocolSupport:
-    group = ProtocolSupport()
+def support_of(*members: str) -> ProtocolSupportCounts:
+    group = ProtocolSupportCounts()
     for names in members:
-        group.count_member_protocols(protocols(names))
+        group.add_member_protocols(protocols(names))
     return group
 
 
@@ -35,8 +35,8 @@ def test_a_tie_is_decided_by_the_first_member() -> None:
 
 def test_a_protocol_that_no_member_supports_any_more_is_removed() -> None:
     group = support_of("ab", "ab")
-    group.count_member_protocols(protocols("a" + "z"))
-    group.uncount_member_protocols(protocols("a" + "z"))
+    group.add_member_protocols(protocols("a" + "z"))
+    group.remove_member_protocols(protocols("a" + "z"))
     assert group == support_of("ab", "ab")
     assert group.offered_size_bytes == 4
 
@@ -51,7 +51,7 @@ def test_a_member_whose_protocols_are_unknown_is_not_counted() -> None:
 def test_a_member_that_leaves_is_no_longer_counted() -> None:
     group = support_of("ab", "b")
     assert not group.any_supported_by_all(protocols("a"))
-    group.uncount_member_protocols(protocols("b"))
+    group.remove_member_protocols(protocols("b"))
     assert group.any_supported_by_all(protocols("a"))
     assert group == support_of("ab")
 

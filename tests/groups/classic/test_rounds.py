@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from coterie.groups.classic.state import Phase
+from coterie.groups.classic.state import GroupPhase
 from coterie.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_the_join_phase_ends_as_soon_as_all_members_have_rejoined(driver: "Group
     driver.settle(3)
     joins = [driver.join(member) for member in ("m1", "m3", "m2")]
     assert {driver.join_response(join).generation for join in joins} == {2}
-    assert driver.phase is Phase.COMPLETING_REBALANCE
+    assert driver.phase is GroupPhase.COMPLETING_REBALANCE
 
 
 def test_a_member_that_does_not_rejoin_within_the_rebalance_timeout_is_removed(driver: "GroupDriver") -> None:
@@ -111,7 +111,7 @@ def test_a_new_member_in_the_sync_phase_starts_another_rebalance(driver: "GroupD
     driver.join("m1")
     assert not driver.is_parked(new)
     newer = driver.join()
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
     driver.join("m1")
     driver.join("m2")
     assert driver.join_response(new).generation == 2
@@ -147,9 +147,9 @@ def test_a_join_without_a_common_protocol_triggers_one_rebalance_after_a_load_an
         driver.error(driver.join(protocols=unsupported, protocol_type="consumer"))
         is ErrorCode.inconsistent_group_protocol
     )
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
     assert driver.error(driver.join(protocols=unsupported)) is ErrorCode.coordinator_load_in_progress
     driver.join("m1", protocols=NEW_AND_OLD)
     driver.sync("m1", assignments={"m1": b"all"})
     assert driver.error(driver.join(protocols=unsupported)) is ErrorCode.inconsistent_group_protocol
-    assert (driver.phase, driver.group.generation) == (Phase.STABLE, 2)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.STABLE, 2)

@@ -12,7 +12,6 @@ from coterie.groups.classic.log_records import decode_record, encode_record
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import (
     Event,
-    ExpiryTimer,
     GenerationWritten,
     GroupLoaded,
     Heartbeat,
@@ -23,6 +22,7 @@ from coterie.groups.classic.messages import (
     LeavingMember,
     MemberProtocol,
     NewMemberTimer,
+    OffsetExpiryTimer,
     PendingMemberTimer,
     Record,
     ReplyTo,
@@ -32,7 +32,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import GroupRemoved
-from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, apply, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase, apply, check_all_invariants
 from coterie.groups.effects import Reply, TimerFired
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -42,22 +42,22 @@ patient = partial(settings, suppress_health_check=[HealthCheck.too_slow])
 
 LIMITS = ClassicGroupSettings(group_size_max=4)
 ALLOWED_SINGLE_STEPS = {
-    (Phase.EMPTY, Phase.PREPARING_REBALANCE),
-    (Phase.PREPARING_REBALANCE, Phase.COMPLETING_REBALANCE),
-    (Phase.PREPARING_REBALANCE, Phase.EMPTY),
-    (Phase.COMPLETING_REBALANCE, Phase.STABLE),
-    (Phase.COMPLETING_REBALANCE, Phase.PREPARING_REBALANCE),
-    (Phase.STABLE, Phase.PREPARING_REBALANCE),
+    (GroupPhase.EMPTY, GroupPhase.PREPARING_REBALANCE),
+    (GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE),
+    (GroupPhase.PREPARING_REBALANCE, GroupPhase.EMPTY),
+    (GroupPhase.COMPLETING_REBALANCE, GroupPhase.STABLE),
+    (GroupPhase.COMPLETING_REBALANCE, GroupPhase.PREPARING_REBALANCE),
+    (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE),
 }
 ALLOWED_TRANSITIONS = (
     ALLOWED_SINGLE_STEPS
-    | {(phase, phase) for phase in Phase}
+    | {(phase, phase) for phase in GroupPhase}
     # one event may open a join phase and end it, if no member is left to wait for
     | {
         (a, c)
         for a, b in ALLOWED_SINGLE_STEPS
         for b2, c in ALLOWED_SINGLE_STEPS
-        if b == b2 == Phase.PREPARING_REBALANCE
+        if b == b2 == GroupPhase.PREPARING_REBALANCE
     }
 )
 TIMERS: tuple[Callable[[MemberId], TimerKey], ...] = (
@@ -66,7 +66,7 @@ TIMERS: tuple[Callable[[MemberId], TimerKey], ...] = (
     lambda member_id: NewMemberTimer(member_id=member_id),
     lambda _: JoinPhaseTimer(),
     lambda _: SyncTimer(),
-    lambda _: ExpiryTimer(),
+    lambda _: OffsetExpiryTimer(),
 )
 
 
@@ -239,7 +239,7 @@ class RandomHistory:
             fresh_member_id=MemberId(f"m{reply_to}"),
             requires_known_member_id=requires_id,
             instance_id=instance_id,
-            can_skip_assignment=move.variant % 2 == 0,
+            supports_skip_assignment=move.variant % 2 == 0,
             client_id="c",
             client_host="/h",
             session_timeout_ms=5_999 if move.variant == 7 else 10_000,
@@ -261,7 +261,7 @@ class RandomHistory:
 
 
 def test_random_histories_reach_every_phase() -> None:
-    seen: set[Phase] = set()
+    seen: set[GroupPhase] = set()
 
     @given(histories)
     @patient(max_examples=60, database=None, derandomize=True)
@@ -269,7 +269,7 @@ def test_random_histories_reach_every_phase() -> None:
         seen.update(RandomHistory(history).phases)
 
     play()
-    assert seen == set(Phase) - {Phase.DEAD}
+    assert seen == set(GroupPhase) - {GroupPhase.DEAD}
 
 
 @given(histories)
@@ -288,17 +288,17 @@ def test_replayed_records_give_the_live_state_and_stable_members_keep_their_gene
     check_all_invariants(replayed)
     written = story.group.generation_record
     if written is None or not written.members:
-        assert replayed.phase is Phase.EMPTY
+        assert replayed.phase is GroupPhase.EMPTY
     elif written.protocol is None or len(written.members) > LIMITS.group_size_max:
-        assert replayed.phase is Phase.PREPARING_REBALANCE
+        assert replayed.phase is GroupPhase.PREPARING_REBALANCE
     else:
-        assert replayed.phase is Phase.STABLE
+        assert replayed.phase is GroupPhase.STABLE
         for member_id in written.members:
             beat = Heartbeat(reply_to=ReplyTo(0), member_id=member_id, generation=written.generation)
             output = step(replayed, beat, now_ms=story.now_ms)
             assert Reply(to=ReplyTo(0), response=HeartbeatResponse(error=ErrorCode.none)) in output.effects
-    if story.group.phase is Phase.STABLE:
-        assert (replayed.phase, replayed.leader) == (Phase.STABLE, story.group.leader)
+    if story.group.phase is GroupPhase.STABLE:
+        assert (replayed.phase, replayed.leader) == (GroupPhase.STABLE, story.group.leader)
         assert list(replayed.members) == list(story.group.members)
 
 
@@ -322,7 +322,7 @@ def test_a_static_member_that_rejoins_a_stable_group_changes_only_its_own_member
         group = story.group
         for instance_id, former_id in sorted(group.static_members.items()):
             before = group.generation_record
-            if group.phase is not Phase.STABLE or before is None:
+            if group.phase is not GroupPhase.STABLE or before is None:
                 return
             seen += 1
             join = story.join(MemberId(""), RandomEvent("static", 0, 0), instance_id=instance_id)
@@ -331,7 +331,11 @@ def test_a_static_member_that_rejoins_a_stable_group_changes_only_its_own_member
             new_id = group.static_members[instance_id]
             after = group.generation_record
             assert after is not None
-            assert (group.phase, after.generation, after.protocol) == (Phase.STABLE, before.generation, before.protocol)
+            assert (group.phase, after.generation, after.protocol) == (
+                GroupPhase.STABLE,
+                before.generation,
+                before.protocol,
+            )
             assert new_id != former_id
             assert after.members.keys() == before.members.keys() - {former_id} | {new_id}
             for member_id, member in before.members.items():
@@ -362,6 +366,6 @@ def test_a_group_without_requests_loses_all_members_and_becomes_empty(history: l
         now_ms = max(now_ms, at_ms)
         step(group, TimerFired(key=key), now_ms=now_ms)
         check_all_invariants(group)
-    assert group.phase is Phase.EMPTY
+    assert group.phase is GroupPhase.EMPTY
     assert not group.parked_joins
     assert not group.pending_join_members

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coterie.groups.classic.messages import JoinedMember, JoinPhaseTimer
-from coterie.groups.classic.state import ClassicGroupSettings, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, GroupPhase
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -23,7 +23,7 @@ def settle(driver: "GroupDriver", *instances: str, session_ms: int = 10_000) -> 
     assignments = {member_id: instance.encode() for member_id, instance in zip(member_ids, instances, strict=True)}
     for member_id, instance in reversed(list(zip(member_ids, instances, strict=True))):
         driver.sync(member_id, assignments=assignments, instance=instance)
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
     return member_ids
 
 
@@ -49,7 +49,7 @@ def test_a_static_member_restarts_without_a_rebalance(driver: "GroupDriver") -> 
     assert driver.sync_response(driver.sync("m4", 1, instance="b")).assignment == b"b"
     driver.advance_clock(9_999)
     assert driver.heartbeat("m4", 1, instance="b") is ErrorCode.none
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE
 
 
 def test_a_new_member_id_is_written_before_the_join_response(driver: "GroupDriver") -> None:
@@ -101,7 +101,7 @@ def test_three_static_members_are_upgraded_one_by_one_in_one_generation(driver: 
         assert (
             driver.sync_response(driver.sync(rejoined.member_id, 1, instance=instance)).assignment == instance.encode()
         )
-    assert (driver.phase, driver.group.generation) == (Phase.STABLE, 1)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.STABLE, 1)
 
 
 def test_a_rejoin_that_changes_the_selected_protocol_triggers_a_rebalance(driver: "GroupDriver") -> None:
@@ -137,7 +137,7 @@ def test_a_static_member_that_rejoins_before_its_sync_must_still_sync(driver: "G
     assert not any(driver.is_parked(join) for join in joins)
     driver.sync("m1", instance="a")
     rejoined = driver.join_response(driver.join(instance="b"))
-    assert (rejoined.generation, rejoined.member_id, driver.phase) == (1, "m3", Phase.STABLE)
+    assert (rejoined.generation, rejoined.member_id, driver.phase) == (1, "m3", GroupPhase.STABLE)
     for _ in range(12):
         assert {driver.heartbeat("m1", 1), driver.heartbeat("m3", 1)} == {ErrorCode.none}
         driver.advance_clock(5_000)
@@ -230,7 +230,7 @@ def test_a_join_phase_without_joins_waits_for_the_first_join(driver: "GroupDrive
     driver.leave("m3")
     assert driver.error(join) is ErrorCode.unknown_member_id
     driver.advance_clock(100_000)
-    assert (driver.phase, driver.group.generation) == (Phase.PREPARING_REBALANCE, 1)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.PREPARING_REBALANCE, 1)
     rejoined = driver.join(instance="b", session_ms=200_000)
     driver.advance_clock(60_000)
     assert (driver.join_response(rejoined).generation, driver.join_response(rejoined).leader) == (2, "m4")
@@ -245,7 +245,7 @@ def test_a_join_phase_without_joins_is_checked_again_no_sooner_than_a_session_ma
     driver.leave("m2")
     driver.now_ms = driver.group.deadlines[JoinPhaseTimer()]
     driver.feed(TimerFired(key=JoinPhaseTimer()))
-    assert driver.phase is Phase.PREPARING_REBALANCE
+    assert driver.phase is GroupPhase.PREPARING_REBALANCE
     assert driver.group.deadlines[JoinPhaseTimer()] == driver.now_ms + driver.limits.session_timeout_min_ms
 
 
@@ -253,7 +253,7 @@ def test_after_a_crash_in_the_sync_phase_a_static_member_has_to_rejoin_like_the_
     settle(driver, "a", "b", session_ms=90_000)
     driver.join("m1", instance="a", session_ms=90_000)
     driver.join("m2", instance="b", session_ms=90_000)
-    assert (driver.phase, driver.group.generation) == (Phase.COMPLETING_REBALANCE, 2)
+    assert (driver.phase, driver.group.generation) == (GroupPhase.COMPLETING_REBALANCE, 2)
     driver.restart()
     # The members' protocols are unknown: no leader could assign to the absent member.
     rejoin = driver.join("m1", instance="a", session_ms=90_000)
@@ -323,4 +323,4 @@ def test_a_leave_with_an_unknown_instance_id_removes_no_member(driver: "GroupDri
     settle(driver, "a")
     assert driver.leave("", instance="z").members == (("", ErrorCode.unknown_member_id),)
     assert driver.leave("m1", instance="z").members == (("m1", ErrorCode.unknown_member_id),)
-    assert driver.phase is Phase.STABLE
+    assert driver.phase is GroupPhase.STABLE

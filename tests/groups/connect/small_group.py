@@ -16,12 +16,12 @@ from coterie.groups.connect.machine import step as step_group
 from coterie.groups.connect.messages import (
     ComputeTarget,
     ConnectionClosed,
+    EmptyGroupExpiryTimer,
     Event,
-    ExpiryTimer,
     GroupLoaded,
     GroupState,
     Record,
-    ReleaseHold,
+    ReleaseHeldResponse,
     TargetComputed,
 )
 from coterie.groups.connect.messages import Request as GroupRequest
@@ -30,10 +30,10 @@ from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group, apply_record, check_all_invariants
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.connect_translation import to_coordinator_request, to_worker_response
-from coterie.lab.simulator.connect.coordinator import ConnectStep
+from coterie.lab.simulator.connect.coordinator import ConnectCoordinatorStep
 from coterie.lab.simulator.connect.group_state import HardState
 from coterie.lab.simulator.connect.response_checks import ResponseChecker
-from coterie.lab.simulator.connect.step_checks import StepChecker
+from coterie.lab.simulator.connect.step_checks import CoordinatorStepChecker
 from coterie.lab.simulator.world import World
 from coterie.member import events
 from coterie.member.connect.machine import step as step_member
@@ -44,7 +44,7 @@ from coterie.nouns.ids import ConfigOffset, GroupId, LeaderEpoch, MemberId, Repl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentDetails,
+    ConnectAssignmentDetails,
     InstallTarget,
     LeaseRenewed,
     Leave,
@@ -130,7 +130,7 @@ class SmallWorker:
                         inbox.append(self.state())
                     case TargetRequested(token=token, snapshot=snapshot):
                         inbox.append(InstallTarget(token=token, target=_ASSIGNOR.assign(snapshot)))
-                    case events.LeaveCompleted():
+                    case events.MemberEnded():
                         self.has_left = True
                         self.running = NO_JOBS
                     case _:
@@ -141,7 +141,7 @@ class SmallWorker:
 
     def start_assigned(self, assigned: Assigned) -> Iterator[MemberEvent]:
         """Run the assigned jobs; yields what the herder orders then."""
-        assert isinstance(assigned.protocol_details, AssignmentDetails)
+        assert isinstance(assigned.protocol_details, ConnectAssignmentDetails)
         self.assigned = assigned.jobs
         self.running |= assigned.jobs
         yield self.state()
@@ -181,7 +181,7 @@ class SmallGroup:
         self._clock = World(0)
         self.connection_count = 0
         self._request_count = 0
-        self._steps = StepChecker(self._clock)
+        self._steps = CoordinatorStepChecker(self._clock)
         self._responses = ResponseChecker()
         self._log: list[Record] = []
         self._requests: dict[ReplyTo, tuple[GroupRequest, Connection | None]] = {}
@@ -227,7 +227,9 @@ class SmallGroup:
         before = HardState.from_group(self.group)
         output = step_group(self.group, event, now_ms=self.now_ms)
         check_all_invariants(self.group)
-        self._steps.on_step(ConnectStep(event=event, hard_state_before=before, output=output, group=self.group))
+        self._steps.check_step(
+            ConnectCoordinatorStep(event=event, hard_state_before=before, output=output, group=self.group)
+        )
         if crash_after is not None and crash_after <= len(output.records):
             self._log += output.records[:crash_after]
             return True
@@ -248,7 +250,7 @@ class SmallGroup:
 
     def _on_reply(self, to: ReplyTo, response: GroupResponse) -> None:
         request, connection = self._requests.pop(to)
-        self._responses.on_reply(request, response)
+        self._responses.check_sent_response(request, response)
         if connection is None:
             return
         connection.ready[to] = response
@@ -262,8 +264,8 @@ class SmallGroup:
         self.group = Group(GROUP, SETTINGS)
         for record in self._log:
             apply_record(self.group, record)
-        self._responses.on_loaded(self.group)
-        self._steps.on_loaded(self.group)
+        self._responses.check_and_store_loaded_group(self.group)
+        self._steps.check_and_store_loaded_group(self.group)
         self._hand_to_group(GroupLoaded())
         for worker in self.workers.values():
             worker.break_connection()
@@ -275,7 +277,7 @@ class SmallGroup:
         is_open = connection is worker.connection
         if is_open:
             for waiting, _ in tuple(connection.unanswered):
-                self._hand_to_group(ReleaseHold(reply_to=waiting, member_id=MemberId(worker.name)))
+                self._hand_to_group(ReleaseHeldResponse(reply_to=waiting, member_id=MemberId(worker.name)))
         self._request_count += 1
         reply_to = ReplyTo(self._request_count)
         request = to_coordinator_request(send.request, reply_to, connection=connection.number, client_id=worker.name)
@@ -360,7 +362,7 @@ class SmallGroup:
     def _next_timer(self) -> int | None:
         """The time of the next timer."""
         # A group that expires is followed by another one, which begins with epoch 1: its expiry is not explored.
-        times = [at_ms for key, at_ms in self.group.deadlines.items() if not isinstance(key, ExpiryTimer)]
+        times = [at_ms for key, at_ms in self.group.deadlines.items() if not isinstance(key, EmptyGroupExpiryTimer)]
         times += [at_ms for worker in self.workers.values() for at_ms in worker.timers.values() if not worker.has_left]
         return min(times, default=None)
 

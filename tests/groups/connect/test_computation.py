@@ -13,7 +13,7 @@ from coterie.groups.connect.messages import (
     SetGroupConfigs,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.soft_state import MemberChosen, MemberComputing
+from coterie.groups.connect.soft_state import MemberChosenToCompute, MemberComputing
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
@@ -35,7 +35,7 @@ ALONE = replace(SETTINGS, server_assignors=())
 
 def chosen(conversation: Conversation) -> str | None:
     match conversation.coordinator.group.computation:
-        case MemberChosen(member_id=member_id) | MemberComputing(member_id=member_id):
+        case MemberChosenToCompute(member_id=member_id) | MemberComputing(member_id=member_id):
             return member_id
         case _:
             return None

@@ -16,10 +16,10 @@ from coterie.groups.connect.messages import (
     CurrentAssignment,
     CurrentAssignmentRemoved,
     DepartedMemberRemoved,
-    GroupMetadata,
+    GroupRecord,
     GroupRemoved,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     MemberRemoved,
     Record,
     TargetRemoved,
@@ -55,9 +55,10 @@ OTHER_JSON = {"Connectors": [], "Tasks": [{"ConnectorId": "a", "TaskIds": [3]}]}
 CASES: Mapping[str, tuple[int, Record, Mapping[str, Any]]] = {
     "ConnectWorkerGroupMetadata": (
         3,
-        GroupMetadata(
+        GroupRecord(
             group_epoch=GroupEpoch(9), assignment_epoch=GroupEpoch(8), leader=W1, leader_epoch=LeaderEpoch(2),
-            unplaceable=(UnplaceableJobs(jobs=SOME, reason="no worker"),), assignment_error="late", next_at_ms=77,
+            unplaceable=(UnplaceableJobs(jobs=SOME, reason="no worker"),), assignment_error="late",
+            next_at_ms=77,
         ),
         {
             "Epoch": 9, "AssignmentEpoch": 8, "LeaderId": "w1", "LeaderEpoch": 2,
@@ -77,7 +78,7 @@ CASES: Mapping[str, tuple[int, Record, Mapping[str, Any]]] = {
     ),
     "ConnectWorkerGroupMemberMetadata": (
         5,
-        MemberMetadata(
+        MemberRecord(
             member_id=W1, group_epoch=GroupEpoch(7), joined_epoch=GroupEpoch(2), instance_id=InstanceId("one"),
             client_id="client", client_host="/10.0.0.1", url=WorkerUrl("http://w1"), name="worker-1",
             rebalance_timeout_ms=60_000, session_timeout_ms=10_000, connection_grace_ms=2_000,

@@ -24,9 +24,9 @@ from coterie.groups.connect.messages import (
     ConfigsWritten,
     ConfiguredJobsWritten,
     CurrentAssignment,
-    GroupMetadata,
+    GroupRecord,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     Record,
     TargetWritten,
 )
@@ -59,7 +59,7 @@ BATCH_SIZE_MAX = 1_048_588
 
 LITERAL: Mapping[str, tuple[Record, str, str]] = {
     "ConnectWorkerGroupMetadata": (
-        GroupMetadata(
+        GroupRecord(
             group_epoch=GroupEpoch(9), assignment_epoch=GroupEpoch(8), leader=W1, leader_epoch=LeaderEpoch(2),
             unplaceable=(UnplaceableJobs(jobs=JOB | TASK, reason="no"),), assignment_error="e", next_at_ms=77,
         ),
@@ -94,7 +94,7 @@ LITERAL: Mapping[str, tuple[Record, str, str]] = {
         "02 04 00000003",                # tag 2, 4 bytes: LeaderEpoch 3
     ),
     "ConnectWorkerGroupMemberMetadata": (
-        MemberMetadata(
+        MemberRecord(
             member_id=W1, group_epoch=GroupEpoch(7), joined_epoch=GroupEpoch(2), instance_id=None, client_id="c",
             client_host="/h", url=WorkerUrl("u"), name="n", rebalance_timeout_ms=60_000, session_timeout_ms=10_000,
             connection_grace_ms=2_000, server_assignor="s",
@@ -359,7 +359,7 @@ ASSIGNORS = st.builds(
 )
 ANY: Mapping[str, st.SearchStrategy[Record]] = {
     "ConnectWorkerGroupMetadata": st.builds(
-        GroupMetadata, group_epoch=EPOCHS, assignment_epoch=EPOCHS, leader=st.none() | MEMBER_IDS,
+        GroupRecord, group_epoch=EPOCHS, assignment_epoch=EPOCHS, leader=st.none() | MEMBER_IDS,
         leader_epoch=LEADER_EPOCHS, assignment_error=TEXT, next_at_ms=st.none() | TIMES,
         unplaceable=st.lists(st.builds(UnplaceableJobs, jobs=JOBS, reason=TEXT), max_size=3).map(tuple),
     ),
@@ -369,7 +369,7 @@ ANY: Mapping[str, st.SearchStrategy[Record]] = {
         configured=st.builds(ConfiguredJobs, config_offset=INT64.map(ConfigOffset), jobs=JOBS),
     ),
     "ConnectWorkerGroupMemberMetadata": st.builds(
-        MemberMetadata, member_id=MEMBER_IDS, group_epoch=EPOCHS, joined_epoch=EPOCHS, instance_id=INSTANCE_IDS,
+        MemberRecord, member_id=MEMBER_IDS, group_epoch=EPOCHS, joined_epoch=EPOCHS, instance_id=INSTANCE_IDS,
         client_id=TEXT, client_host=TEXT, url=URLS, name=TEXT, rebalance_timeout_ms=INT32, session_timeout_ms=INT32,
         connection_grace_ms=INT32, server_assignor=st.none() | TEXT, claims=st.none() | JOBS, draining=st.booleans(),
         client_assignors=st.lists(ASSIGNORS, max_size=3).map(tuple), former=JOBS,

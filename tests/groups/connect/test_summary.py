@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from coterie.groups.connect.messages import (
-    CheckOffsetRequest,
+    CheckOffsetAccess,
     ConnectionClosed,
     DeleteGroup,
     DescribeGroup,
     Event,
     GroupLoaded,
     PrepareAssignment,
-    ReleaseHold,
+    ReleaseHeldResponse,
     RemoveMember,
     SessionTimer,
     SetGroupConfigs,
@@ -38,7 +38,7 @@ EVENTS: list[tuple[Event, list[Any]]] = [
     (heartbeat(LONG, 5, owned=MANY, url=WorkerUrl("u" * 100_000)), ["Heartbeat", 5, len(MANY)]),
     (heartbeat(LONG, 5, owned=None), ["Heartbeat", "unchanged"]),
     (TimerFired(key=SessionTimer(member_id=LONG)), ["TimerFired", "SessionTimer"]),
-    (ReleaseHold(reply_to=REPLY_TO, member_id=LONG), ["ReleaseHold"]),
+    (ReleaseHeldResponse(reply_to=REPLY_TO, member_id=LONG), ["ReleaseHeldResponse"]),
     (PrepareAssignment(reply_to=REPLY_TO, member_id=LONG, member_epoch=MemberEpoch(5)), ["PrepareAssignment", 5]),
     (install(LONG, 5, SNAPSHOT, TARGET), ["InstallAssignment", 3, "error 0", "1 members"]),
     (TargetComputed(group_epoch=THIRD, target=TARGET), ["TargetComputed", 3, "1 members"]),
@@ -46,8 +46,8 @@ EVENTS: list[tuple[Event, list[Any]]] = [
     (ConnectionClosed(connection_number=7, member_ids=(LONG,) * 1_000), ["ConnectionClosed", 7, "1000 members"]),
     (RemoveMember(reply_to=REPLY_TO, member_id=LONG), ["RemoveMember"]),
     (
-        CheckOffsetRequest(reply_to=REPLY_TO, member_id=LONG, member_epoch=MemberEpoch(5), is_commit=True),
-        ["CheckOffsetRequest", 5],
+        CheckOffsetAccess(reply_to=REPLY_TO, member_id=LONG, member_epoch=MemberEpoch(5), is_commit=True),
+        ["CheckOffsetAccess", 5],
     ),
     (SetGroupConfigs(reply_to=REPLY_TO, configs={"k" * 100_000: "v"}), ["SetGroupConfigs", "1 configs"]),
     (DescribeGroup(reply_to=REPLY_TO), ["DescribeGroup"]),

@@ -12,10 +12,10 @@ from coterie.groups.connect.messages import (
     ConfiguredJobsWritten,
     CurrentAssignment,
     Event,
-    GroupMetadata,
+    GroupRecord,
     Heartbeat,
     InstallAssignment,
-    MemberMetadata,
+    MemberRecord,
     PrepareAssignment,
     RebalanceDelayTimer,
     Response,
@@ -113,7 +113,7 @@ class Play:
         log = self.coordinator.log
         for member_id, jobs in parse_assignments(text).items():
             log.append(
-                MemberMetadata(
+                MemberRecord(
                     member_id=member_id, group_epoch=number, joined_epoch=number, instance_id=None,
                     client_id=member_id, client_host="/127.0.0.1", url=WorkerUrl(f"http://{member_id}"), name="",
                     rebalance_timeout_ms=60_000, session_timeout_ms=SETTINGS.session_timeout_ms,
@@ -137,9 +137,7 @@ class Play:
             )
         )
         leader = MemberId("W3")
-        log.append(
-            GroupMetadata(group_epoch=number, assignment_epoch=number, leader=leader, leader_epoch=LeaderEpoch(1))
-        )
+        log.append(GroupRecord(group_epoch=number, assignment_epoch=number, leader=leader, leader_epoch=LeaderEpoch(1)))
         self.coordinator.load(self.now_ms)
         yield from ()
 

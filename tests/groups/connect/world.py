@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, TypeAlias
 
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.engine.output import Output
 from coterie.engine.timers import Timers
 from coterie.groups.connect.machine import step
@@ -70,8 +70,8 @@ RETRY_MS = {
 def key_of(record: Record) -> tuple[object, ...]:
     """The key of a record in the compacted log."""
     kinds = {
-        "GroupMetadata": 3, "GroupRemoved": 3, "ConfiguredJobsWritten": 4, "ConfiguredJobsRemoved": 4,
-        "MemberMetadata": 5, "MemberRemoved": 5, "TargetWritten": 6, "TargetRemoved": 6, "CurrentAssignment": 7,
+        "GroupRecord": 3, "GroupRemoved": 3, "ConfiguredJobsWritten": 4, "ConfiguredJobsRemoved": 4,
+        "MemberRecord": 5, "MemberRemoved": 5, "TargetWritten": 6, "TargetRemoved": 6, "CurrentAssignment": 7,
         "CurrentAssignmentRemoved": 7, "ConfigsWritten": 8, "ConfigsRemoved": 8, "MemberDeparted": 9,
         "DepartedMemberRemoved": 9,
     }  # fmt: skip
@@ -328,7 +328,7 @@ class World:
             return
         if response.error in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
             worker.lease_ends_ms = max(
-                worker.lease_ends_ms, worker.sent_at_ms[number] + Lease(worker.session_timeout_ms).duration_ms
+                worker.lease_ends_ms, worker.sent_at_ms[number] + LeaseDurations(worker.session_timeout_ms).duration_ms
             )
         if number != worker.number:
             return

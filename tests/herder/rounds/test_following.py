@@ -240,15 +240,15 @@ def test_no_rejoin_for_moves_is_requested_after_a_rebalance_a_loss_or_a_change_o
 # -- reasons for a rejoin ---------------------------------------------------------------------------------------------
 
 STOCK_CONNECTOR_LINE = config_records.connector_line(STOCK, {"name": "stock", "tasks.max": "1"}, INCARNATION)
-STOCK_TASK_CONFIG_LINES = config_records.task_config_lines(STOCK, [{"share": "0/1"}])
+STOCK_TASK_CONFIG_LINES = config_records.task_config_and_commit_lines(STOCK, [{"share": "0/1"}])
 
 
 @pytest.mark.parametrize(
     ("lines", "restarted"),
     [
         ((config_records.connector_line(ORDERS, {**CONFIG, "colour": "red"}, INCARNATION),), []),
-        (config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS), []),
-        (config_records.task_config_lines(ORDERS, [ORDERS_TASK_CONFIGS[0], {"share": "new"}]), [TASKS[1]]),
+        (config_records.task_config_and_commit_lines(ORDERS, ORDERS_TASK_CONFIGS), []),
+        (config_records.task_config_and_commit_lines(ORDERS, [ORDERS_TASK_CONFIGS[0], {"share": "new"}]), [TASKS[1]]),
         ((config_records.target_state_line(ORDERS, TargetState.PAUSED),), TASKS),
         ((config_records.target_state_line(STOCK, TargetState.PAUSED),), [STOCK_TASK]),
     ],
@@ -272,8 +272,8 @@ def test_a_changed_config_requests_no_rejoin_and_restarts_only_its_tasks(
     ("lines", "stopped"),
     [
         ((config_records.connector_line(ConnectorName("new"), {"name": "new"}, INCARNATION),), []),
-        (config_records.task_config_lines(ORDERS, [*ORDERS_TASK_CONFIGS, {"share": "2/2"}]), []),
-        (config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS[:1]), [TASKS[1]]),
+        (config_records.task_config_and_commit_lines(ORDERS, [*ORDERS_TASK_CONFIGS, {"share": "2/2"}]), []),
+        (config_records.task_config_and_commit_lines(ORDERS, ORDERS_TASK_CONFIGS[:1]), [TASKS[1]]),
         (config_records.deletion_lines(ORDERS), TASKS),
     ],
     ids=["a new connector", "a new task", "a removed task", "a deleted connector"],

@@ -5,7 +5,7 @@ Cases of KIP-415's "Compatibility, Deprecation, and Migration Plan", with the le
 
 import pytest
 
-from coterie.herder.messages import AppendStatuses, StartTask, StatusAppendEnded, StopTask
+from coterie.herder.messages import AppendStatusLines, StartTask, StatusAppendEnded, StopTask
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -67,10 +67,10 @@ def test_before_an_eager_rebalance_all_tasks_stop_and_their_statuses_are_written
     herder.run_chore(stops[0])
     assert NO_JOBS not in [order.owned for order in herder.pop_effects(SetWorkerState)]
     herder.run_chore(stops[1])
-    (first_append,) = herder.pop_effects(AppendStatuses)
+    (first_append,) = herder.pop_effects(AppendStatusLines)
     assert not herder.pop_effects(SetWorkerState), "the statuses of its tasks are not written yet"
     herder.run_chore(first_append)
-    for append in herder.pop_effects(AppendStatuses):
+    for append in herder.pop_effects(AppendStatusLines):
         herder.run_chore(append)
     assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
 
@@ -106,7 +106,7 @@ def test_unwritable_statuses_do_not_delay_a_rebalance() -> None:
     herder.feed(StopAllBeforeJoin())
     for stop in herder.pop_effects(StopTask):
         herder.run_chore(stop)
-    assert herder.pop_effects(AppendStatuses)
+    assert herder.pop_effects(AppendStatusLines)
     herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
     assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
 

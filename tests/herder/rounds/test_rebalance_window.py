@@ -31,7 +31,7 @@ def write_connector(herder: HerderDriver, name: ConnectorName) -> None:
 
 
 def write_task_configs(herder: HerderDriver, name: ConnectorName, tasks: int = 2) -> None:
-    herder.write(*config_records.task_config_lines(name, [{"task": str(number)} for number in range(tasks)]))
+    herder.write(*config_records.task_config_and_commit_lines(name, [{"task": str(number)} for number in range(tasks)]))
 
 
 def compute_assignments(herder: HerderDriver) -> None:

@@ -2,7 +2,7 @@
 
 from coterie.herder.messages import ShutdownOrdered
 from coterie.herder.rounds import rejoin
-from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased, ReportedStateChanged
+from coterie.herder.rounds.state import RejoinAfterConfigLogRead, RejoinAfterJobsReleased, RejoinForStateChange
 from coterie.herder.state import Turn
 from coterie.nouns.membership import Rejoin
 from tests.herder.builders import working
@@ -10,18 +10,18 @@ from tests.herder.builders import working
 
 def test_of_each_kind_of_reason_only_the_newest_is_kept() -> None:
     turn = Turn(working().herder, 0)
-    rejoin.add_reason(turn, ReportedStateChanged(reason="one"))
-    rejoin.add_reason(turn, AfterJobsReleased())
-    rejoin.add_reason(turn, ReportedStateChanged(reason="two"))
-    assert turn.herder.rounds.rejoin_reasons == (AfterJobsReleased(), ReportedStateChanged(reason="two"))
-    rejoin.drop_reasons(turn, AfterJobsReleased, AfterConfigLogRead)
-    assert rejoin.has_reason(turn.herder, ReportedStateChanged)
-    assert not rejoin.has_reason(turn.herder, AfterJobsReleased)
+    rejoin.add_reason(turn, RejoinForStateChange(reason="one"))
+    rejoin.add_reason(turn, RejoinAfterJobsReleased())
+    rejoin.add_reason(turn, RejoinForStateChange(reason="two"))
+    assert turn.herder.rounds.rejoin_reasons == (RejoinAfterJobsReleased(), RejoinForStateChange(reason="two"))
+    rejoin.drop_reasons(turn, RejoinAfterJobsReleased, RejoinAfterConfigLogRead)
+    assert rejoin.has_reason(turn.herder, RejoinForStateChange)
+    assert not rejoin.has_reason(turn.herder, RejoinAfterJobsReleased)
 
 
 def test_a_reported_change_waits_for_its_announcement_and_requests_one_rejoin() -> None:
     turn = Turn(working().herder, 0)
-    rejoin.add_reason(turn, ReportedStateChanged(reason="news"))
+    rejoin.add_reason(turn, RejoinForStateChange(reason="news"))
     rejoin.request_rejoin_if_due(turn)
     assert not turn.effects
     rejoin.request_rejoin_for_state_changes(turn)

@@ -2,15 +2,15 @@
 
 import pytest
 
-from coterie.herder.rounds.state import ReportedStateChanged, Rounds
+from coterie.herder.rounds.state import HerderClassicGroupState, RejoinForStateChange
 from coterie.nouns.ids import ConfigOffset, GenerationId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import ClassicPlaceHandover
+from coterie.nouns.membership import ClassicMembershipHandover
 from coterie.wire.connect import ConnectProtocol
 
 
-def handover(protocol: ConnectProtocol, *, must_ask_for_round: bool = False) -> ClassicPlaceHandover:
-    return ClassicPlaceHandover(
+def handover(protocol: ConnectProtocol, *, must_start_rebalance: bool = False) -> ClassicMembershipHandover:
+    return ClassicMembershipHandover(
         member_id=MemberId("me"),
         generation=GenerationId(7),
         protocol=protocol.setting,
@@ -18,18 +18,18 @@ def handover(protocol: ConnectProtocol, *, must_ask_for_round: bool = False) -> 
         leader_url=WorkerUrl("http://leader:8083/"),
         config_offset=ConfigOffset(3),
         jobs=NO_JOBS,
-        deferred_until_ms=90_000,
-        must_ask_for_round=must_ask_for_round,
+        rebalance_delay_ends_ms=90_000,
+        must_start_rebalance=must_start_rebalance,
     )
 
 
 @pytest.mark.parametrize("protocol", ConnectProtocol)
 def test_the_next_process_continues_with_the_protocol_the_generation_and_the_delay(protocol: ConnectProtocol) -> None:
-    rounds = Rounds(handover(protocol))
-    assert (rounds.protocol, rounds.last_completed_generation, rounds.deferred_until_ms) == (protocol, 7, 90_000)
+    rounds = HerderClassicGroupState(handover(protocol))
+    assert (rounds.protocol, rounds.last_completed_generation, rounds.rebalance_delay_ends_ms) == (protocol, 7, 90_000)
     assert rounds.rejoin_reasons == ()
 
 
 def test_a_handover_that_must_request_a_rejoin_has_a_reason_for_it() -> None:
-    (reason,) = Rounds(handover(ConnectProtocol.STATIC, must_ask_for_round=True)).rejoin_reasons
-    assert isinstance(reason, ReportedStateChanged)
+    (reason,) = HerderClassicGroupState(handover(ConnectProtocol.STATIC, must_start_rebalance=True)).rejoin_reasons
+    assert isinstance(reason, RejoinForStateChange)

@@ -1,18 +1,18 @@
 """Drives one herder of a connect group by hand, and describes small groups."""
 
-from coterie.herder.messages import NotifyListeners
+from coterie.herder.messages import NotifyRebalanceListeners
 from coterie.herder.seams import RebalanceNews
 from coterie.nouns.group_description import GroupDescription, MemberDescription
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
-from coterie.nouns.membership import Assigned, AssignmentDetails, ConnectPlaceHandover, GroupProtocolName
+from coterie.nouns.membership import Assigned, ConnectAssignmentDetails, ConnectMembershipHandover, GroupProtocolName
 from tests.herder.builders import BOTH_TASKS, CONNECTOR_LINE, TASK_CONFIG_LINES
 from tests.herder.herder_driver import ME, OTHER, HerderDriver
 
 HERE_URL = WorkerUrl("http://here:8083/")
 OTHER_URL = WorkerUrl("http://there:8083/")
-HANDOVER = ConnectPlaceHandover(
+HANDOVER = ConnectMembershipHandover(
     member_id=ME,
     member_epoch=MemberEpoch(4),
     request_number=17,
@@ -33,7 +33,7 @@ HANDOVER = ConnectPlaceHandover(
 class ConnectHerderDriver(HerderDriver):
     """A herder whose worker is a member of a connect group."""
 
-    def __init__(self, place: ConnectPlaceHandover | None = None) -> None:
+    def __init__(self, place: ConnectMembershipHandover | None = None) -> None:
         super().__init__(place, group_protocol=GroupProtocolName.CONNECT)
         self.epoch = 0
 
@@ -58,7 +58,7 @@ class ConnectHerderDriver(HerderDriver):
                 leader=leader,
                 leader_url=HERE_URL if leader == ME else OTHER_URL,
                 config_offset=ConfigOffset(len(self.config) or -1),
-                protocol_details=AssignmentDetails(
+                protocol_details=ConnectAssignmentDetails(
                     leader_epoch=LeaderEpoch(leader_epoch),
                     assignment_epoch=GroupEpoch(self.epoch),
                     jobs_by_epoch={GroupEpoch(self.epoch): jobs},
@@ -70,7 +70,7 @@ class ConnectHerderDriver(HerderDriver):
 
     def news(self) -> list[RebalanceNews]:
         """Remove and return what the listeners of rebalances were told."""
-        return [effect.news for effect in self.pop_effects(NotifyListeners)]
+        return [effect.news for effect in self.pop_effects(NotifyRebalanceListeners)]
 
 
 def configured_driver() -> ConnectHerderDriver:

@@ -1,6 +1,6 @@
 """A worker that the coordinator has chosen computes the target assignment."""
 
-from coterie.herder.messages import ComputeTarget, TargetComputed, WriteLogMessage
+from coterie.herder.messages import ComputeTarget, TargetComputationEnded, WriteLogMessage
 from coterie.nouns.ids import ConfigOffset, GroupEpoch
 from coterie.nouns.membership import InstallTarget, TargetRequested
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember
@@ -27,14 +27,14 @@ def asked_to_compute() -> ConnectHerderDriver:
 def test_the_computed_target_is_sent_for_the_same_computation() -> None:
     driver = asked_to_compute()
     target = ComputedTarget(members={ME: TargetOfMember(jobs=ALL_JOBS)})
-    driver.feed(TargetComputed(token=TOKEN, target=target))
+    driver.feed(TargetComputationEnded(token=TOKEN, target=target))
     (install,) = driver.pop_effects(InstallTarget)
     assert (install.token, install.target, install.error) == (TOKEN, target, "")
 
 
 def test_a_failed_assignor_is_logged_and_reported() -> None:
     driver = asked_to_compute()
-    driver.feed(TargetComputed(token=TOKEN, target=None, error="ValueError: no"))
+    driver.feed(TargetComputationEnded(token=TOKEN, target=None, error="ValueError: no"))
     (install,) = driver.pop_effects(InstallTarget)
     assert (install.target, install.error) == (None, "ValueError: no")
     errors = [message.text for message in driver.pop_effects(WriteLogMessage) if message.is_error]

@@ -1,7 +1,7 @@
 """Only the leader reports the configured jobs, and only when it has read the config log to its end."""
 
 from coterie.herder import config_records
-from coterie.herder.messages import ConfigEndFound, FindConfigEnd, TimerFired
+from coterie.herder.messages import ConfigLogEndFound, FindConfigLogEnd, TimerFired
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import SetConfiguredJobs
@@ -14,9 +14,9 @@ MORE_LINE = config_records.connector_line(ConnectorName("more"), CONFIG, INCARNA
 
 def answer_lookup(driver: ConnectHerderDriver, end_offset: int | None) -> None:
     """The config log's end offset is found, or the log cannot be reached (None)."""
-    (lookup,) = driver.pop_effects(FindConfigEnd)
+    (lookup,) = driver.pop_effects(FindConfigLogEnd)
     end = None if end_offset is None else LogPosition(end_offset)
-    driver.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=end))
+    driver.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=end))
 
 
 def test_the_leader_reports_all_configured_jobs() -> None:
@@ -88,5 +88,5 @@ def test_an_assignment_within_the_same_leader_epoch_repeats_nothing() -> None:
     answer_lookup(driver, len(driver.config))
     driver.pop_effects(SetConfiguredJobs)
     driver.receive(leader=ME)
-    assert not driver.pop_effects(FindConfigEnd)
+    assert not driver.pop_effects(FindConfigLogEnd)
     assert not driver.pop_effects(SetConfiguredJobs)

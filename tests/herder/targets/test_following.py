@@ -7,7 +7,7 @@ from coterie.nouns.membership import (
     LeaseRenewed,
     MembershipLost,
     MemberStateChanged,
-    RequestDescription,
+    RequestGroupDescription,
     SetConfiguredJobs,
     SetWorkerState,
 )
@@ -72,7 +72,7 @@ def test_the_state_in_a_rebalance_is_shown_and_disturbs_no_task() -> None:
     for state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE, MemberState.STABLE):
         driver.feed(MemberStateChanged(state=state))
         assert driver.herder.place.member_state is state
-        assert driver.herder.place.is_settled
+        assert driver.herder.place.has_current_assignment
         assert not driver.chores()
 
 
@@ -81,12 +81,12 @@ def test_a_worker_that_is_not_the_leader_reports_no_configured_jobs() -> None:
     driver.receive(BOTH_TASKS)
     driver.run_all_chores()
     assert not driver.pop_effects(SetConfiguredJobs)
-    assert not driver.pop_effects(RequestDescription)
+    assert not driver.pop_effects(RequestGroupDescription)
 
 
 def test_the_leader_asks_for_the_group_description_after_each_assignment() -> None:
     driver = configured_driver()
     driver.receive(BOTH_TASKS, leader=ME)
-    assert len(driver.pop_effects(RequestDescription)) == 1
+    assert len(driver.pop_effects(RequestGroupDescription)) == 1
     driver.receive(FIRST, leader=ME)
-    assert not driver.pop_effects(RequestDescription), "the first request has no answer yet"
+    assert not driver.pop_effects(RequestGroupDescription), "the first request has no answer yet"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from coterie.assignors.members import RebalancePolicy
 from coterie.herder.group_view import MOVES_LIMITED_REASON
 from coterie.herder.targets.group_view import build_group_view, unassigned_reasons
-from coterie.nouns.group_description import DepartedDescription
+from coterie.nouns.group_description import DepartedMemberDescription
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import UnplaceableJobs
@@ -13,7 +13,7 @@ from tests.herder.builders import ALL_JOBS, BOTH_TASKS, FIRST
 from tests.herder.herder_driver import ME, OTHER
 from tests.herder.targets.connect_driver import described_group, described_member
 
-DEPARTED = DepartedDescription(
+DEPARTED = DepartedMemberDescription(
     member_id=MemberId("gone"), url=WorkerUrl("http://gone:8083/"), jobs=FIRST, delay_left_ms=2_000, held_left_ms=0
 )
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from coterie.herder.config_records import target_state_line
 from coterie.herder.messages import (
     Event,
-    NotifyListeners,
+    NotifyRebalanceListeners,
     RuntimeOpened,
     ShutdownOrdered,
     StartTask,
@@ -204,8 +204,8 @@ def test_after_a_loss_all_jobs_are_announced_before_the_worker_joins_again(
     for stop in driver.pop_effects(StopTask):
         assert driver.news() == []
         driver.run_chore(stop)
-    kinds = [effect for effect in driver.effects if isinstance(effect, NotifyListeners | SetWorkerState)]
-    assert kinds[-2] == NotifyListeners(news=news)
+    kinds = [effect for effect in driver.effects if isinstance(effect, NotifyRebalanceListeners | SetWorkerState)]
+    assert kinds[-2] == NotifyRebalanceListeners(news=news)
     assert isinstance(kinds[-1], SetWorkerState), "the join"
     assert not kinds[-1].owned
     driver.effects.clear()
@@ -223,7 +223,7 @@ def test_a_worker_that_shuts_down_announces_its_jobs_as_revoked_before_it_leaves
     driver.run_all_chores()
     notified, left = (
         [number for number, effect in enumerate(driver.effects) if isinstance(effect, kind)]
-        for kind in (NotifyListeners, Leave)
+        for kind in (NotifyRebalanceListeners, Leave)
     )
     assert driver.news() == [JobsRevoked(jobs=BOTH_TASKS)]
     assert notified < left
@@ -233,7 +233,7 @@ def test_a_classic_group_announces_nothing() -> None:
     driver = working()
     driver.assign(revoked=BOTH_TASKS)
     driver.run_all_chores()
-    assert not driver.pop_effects(NotifyListeners)
+    assert not driver.pop_effects(NotifyRebalanceListeners)
 
 
 # -- any order of events ----------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_each_job_is_announced_by_turns_as_assigned_and_as_stopped(events: list[
 
 def after_news(driver: ConnectHerderDriver, held: Jobs) -> Jobs:
     """The jobs that a listener believes to run here, after the news since the last call; it believed ``held``."""
-    active = Jobs(tasks=driver.herder.work.active_tasks)
+    active = Jobs(tasks=driver.herder.work.possibly_running_tasks)
     for news in driver.news():
         match news:
             case JobsAssigned(jobs=jobs, assignment=target):

@@ -1,8 +1,8 @@
 """What a connect group offers the rest of the herder: relaunch, drain and signed requests."""
 
-from coterie.herder.messages import CloseRuntime, Exit, FindConfigEnd, RuntimeClosed, StartTask
+from coterie.herder.messages import CloseRuntime, Exit, FindConfigLogEnd, RuntimeClosed, StartTask
 from coterie.herder.requests.orders import DrainWorker, RestartWorker
-from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Leave,
@@ -20,7 +20,7 @@ def test_a_relaunching_worker_exits_with_what_its_member_hands_over() -> None:
     driver = configured_driver()
     driver.receive(BOTH_TASKS)
     driver.run_all_chores()
-    assert driver.answer(driver.send_request(RestartWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(RestartWorker(worker="here:8083"))) == SuccessWithoutContent()
     driver.run_all_chores()
     assert len(driver.pop_effects(CloseRuntime)) == 1
     driver.feed(RuntimeClosed())
@@ -36,7 +36,7 @@ def test_the_next_process_starts_the_same_jobs_and_leads_as_before() -> None:
     driver.feed(lease_renewed(sent_at_ms=driver.now_ms))
     driver.open_runtime()
     assert {start.spec.task for start in driver.pop_effects(StartTask)} == BOTH_TASKS.tasks
-    assert len(driver.pop_effects(FindConfigEnd)) == 1, "a leader reports only when it has read to the end"
+    assert len(driver.pop_effects(FindConfigLogEnd)) == 1, "a leader reports only when it has read to the end"
     assert not driver.pop_effects(SetConfiguredJobs)
 
 
@@ -44,7 +44,7 @@ def test_a_drained_worker_leaves_permanently_when_it_owns_no_job() -> None:
     driver = configured_driver()
     driver.receive(BOTH_TASKS)
     driver.run_all_chores()
-    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == Done()
+    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == SuccessWithoutContent()
     assert [state.draining for state in driver.pop_effects(SetWorkerState)][-1]
     assert not driver.pop_effects(Leave), "its tasks still run here"
     driver.receive(NO_JOBS, revoked=BOTH_TASKS)

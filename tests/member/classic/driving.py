@@ -31,7 +31,7 @@ from coterie.member.events import (
 )
 from coterie.nouns.ids import ConfigOffset, GenerationId, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import ClassicPlaceHandover, SetWorkerState
+from coterie.nouns.membership import ClassicMembershipHandover, SetWorkerState
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import encode_assignment
 from coterie.wire.errors import ErrorCode
@@ -43,7 +43,7 @@ INTERVAL_MS, REBALANCE_INTERVAL_MS, NEXT_ROUND_WINDOW_MS = 3_000, 200, 6_000
 SOME_WORK = Jobs(frozenset({ConnectorName("a")}), frozenset({ConnectorTaskId(ConnectorName("a"), 0)}))
 
 
-HANDOVER = ClassicPlaceHandover(
+HANDOVER = ClassicMembershipHandover(
     member_id=MemberId("me"),
     generation=GenerationId(7),
     protocol="sessioned",
@@ -51,7 +51,7 @@ HANDOVER = ClassicPlaceHandover(
     leader_url=WorkerUrl("http://x:8083/"),
     config_offset=ConfigOffset(4),
     jobs=SOME_WORK,
-    may_have_missed_vote=True,
+    may_have_missed_protocol_change=True,
 )
 """The handover of the previous process."""
 
@@ -97,8 +97,8 @@ class MemberDriver:
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
-                case WriteLogMessage(text=text, warns=warns):
-                    (self.log_warnings if warns else self.log_infos).append(text)
+                case WriteLogMessage(text=text, is_warning=is_warning):
+                    (self.log_warnings if is_warning else self.log_infos).append(text)
                 case _:
                     self.herder_events.append(effect)
 

@@ -7,7 +7,7 @@ from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, 
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import AssignmentChange, ComputedAssignments, MemberReport
 from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_opaque import encode_opaque
+from coterie.wire.connect_opaque import encode_worker_name
 
 ME, OTHER = MemberId("me"), MemberId("other")
 URL = WorkerUrl("http://w:8083/")
@@ -36,7 +36,7 @@ def test_an_empty_claim_differs_from_no_claim() -> None:
 def test_the_owned_jobs_and_the_name_of_a_member_are_reported() -> None:
     owned = WorkerAssignment(leader=OTHER, leader_url=URL, config_offset=ConfigOffset(3), assigned=ORDERS)
     metadata = WorkerMetadata(
-        url=URL, config_offset=ConfigOffset(4), allocation=owned, opaque=encode_opaque(name="worker-2")
+        url=URL, config_offset=ConfigOffset(4), allocation=owned, opaque=encode_worker_name(name="worker-2")
     )
     assert to_member_report(metadata, None, STATIC) == MemberReport(
         url=URL, name="worker-2", config_offset=ConfigOffset(4), owned=ORDERS

@@ -11,7 +11,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.events import LeaveCompleted
+from coterie.member.events import MemberEnded
 from coterie.nouns.membership import (
     LeaseRenewed,
     Leave,
@@ -47,7 +47,7 @@ def test_an_error_caused_by_a_wrong_setting_is_reported_once_and_ends_all_reques
     worker.advance_clock(60_000)
     assert not worker.sent_requests
     worker.feed(Leave(reason=refused.reason))
-    assert worker.take_events(LeaveCompleted)
+    assert worker.take_events(MemberEnded)
 
 
 def test_a_member_refused_after_joining_keeps_its_membership_until_it_leaves(worker: MemberDriver) -> None:

@@ -15,7 +15,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
 )
 from coterie.member.classic.state import WasInGroup
-from coterie.member.events import LeaveCompleted, RequestId, ResponseReceived
+from coterie.member.events import MemberEnded, RequestId, ResponseReceived
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
@@ -27,7 +27,7 @@ from coterie.nouns.membership import (
     Rejoin,
 )
 from coterie.wire.connect import WorkerMetadata
-from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import (
     INTERVAL_MS,
@@ -248,7 +248,7 @@ def continue_in_generation(worker: MemberDriver, generation: int) -> None:
 
 
 def metadata_of_join(request: JoinRequest) -> WorkerMetadata:
-    return decode_metadata(request.protocols[0][1])[1]
+    return decode_version_and_metadata(request.protocols[0][1])[1]
 
 
 def test_an_unknown_member_stops_everything_and_then_joins_as_a_new_one(worker: MemberDriver) -> None:
@@ -303,7 +303,7 @@ def test_leaving_sends_a_leave_request_and_completes_even_without_a_response(
         worker.fail(LeaveRequest)
     else:
         worker.advance_clock(1_000)
-    assert worker.take_events(LeaveCompleted)
+    assert worker.take_events(MemberEnded)
     worker.feed(Rejoin(reason="test"))
     worker.feed(Leave(reason="again"))
     worker.feed(ResponseReceived(id=RequestId(1), response=joined()))
@@ -315,7 +315,7 @@ def test_a_worker_that_was_never_a_member_leaves_without_a_request(worker: Membe
     worker.set_worker_state()
     worker.feed(Leave(reason="shutdown"))
     assert worker.sent(LeaveRequest) is None
-    assert worker.take_events(LeaveCompleted)
+    assert worker.take_events(MemberEnded)
 
 
 # -- a membership that is abandoned because the herder is stuck -------------------------------------------------------
@@ -368,4 +368,4 @@ def test_a_lost_or_leaving_member_ignores_an_order_to_abandon_its_membership(wor
     assert not worker.herder_events
     worker.feed(Leave(reason="shutdown"))
     worker.feed(STUCK)
-    assert worker.take_events(LeaveCompleted)
+    assert worker.take_events(MemberEnded)

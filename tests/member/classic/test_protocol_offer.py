@@ -17,7 +17,7 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
 )
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import MemberDriver, joined, synced
 
@@ -47,7 +47,9 @@ def test_a_worker_supports_its_protocol_and_all_older_ones_newest_first(
     request = worker.sent(JoinRequest)
     assert request is not None
     assert [name for name, _ in request.protocols] == protocol_names
-    assert [decode_metadata(data)[0] for _, data in request.protocols] == list(range(len(protocol_names) - 1, -1, -1))
+    assert [decode_version_and_metadata(data)[0] for _, data in request.protocols] == list(
+        range(len(protocol_names) - 1, -1, -1)
+    )
 
 
 @pytest.mark.parametrize("claims", [None, NO_JOBS, CLAIMS])
@@ -56,7 +58,7 @@ def test_only_static_metadata_contains_claims(claims: Jobs | None) -> None:
     worker.set_worker_state()
     request = worker.sent(JoinRequest)
     assert request is not None
-    newest, *older = [decode_metadata(data)[1] for _, data in request.protocols]
+    newest, *older = [decode_version_and_metadata(data)[1] for _, data in request.protocols]
     if claims is None:
         assert (newest.static_connectors, newest.static_tasks) == (None, None)
     else:

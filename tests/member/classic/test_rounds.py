@@ -13,7 +13,7 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.member.classic.state import AssignmentReceived
-from coterie.member.events import LeaveCompleted
+from coterie.member.events import MemberEnded
 from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
@@ -30,7 +30,7 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
 )
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_metadata
+from coterie.wire.connect_bytes import decode_version_and_assignment, decode_version_and_metadata, encode_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import REBALANCE_INTERVAL_MS, SOME_WORK, MemberDriver, joined, synced
 
@@ -44,7 +44,7 @@ CLAIMS = Jobs(tasks=frozenset({ConnectorTaskId(ConnectorName("a-b"), 7)}))
 
 
 def metadata_of_join(request: JoinRequest) -> WorkerMetadata:
-    return decode_metadata(request.protocols[0][1])[1]
+    return decode_version_and_metadata(request.protocols[0][1])[1]
 
 
 def owned_jobs_of_join(request: JoinRequest | None) -> Jobs:
@@ -113,7 +113,7 @@ def test_a_leader_syncs_what_its_herder_computed(worker: MemberDriver) -> None:
     request = worker.sent(SyncRequest)
     assert request is not None
     ((member_id, sent),) = request.assignments
-    assert (member_id, decode_assignment(sent)[1]) == (
+    assert (member_id, decode_version_and_assignment(sent)[1]) == (
         "me",
         WorkerAssignment(
             leader=MemberId("me"),
@@ -239,7 +239,7 @@ def test_a_member_joins_the_next_rebalance_when_its_revoked_jobs_have_stopped(
     short_heartbeat_worker.set_worker_state(NO_JOBS)
     join = short_heartbeat_worker.sent(JoinRequest)
     assert join is not None
-    allocation = decode_metadata(join.protocols[0][1])[1].allocation
+    allocation = decode_version_and_metadata(join.protocols[0][1])[1].allocation
     assert allocation is not None
     assert allocation.assigned == NO_JOBS
 
@@ -269,7 +269,7 @@ def test_a_join_waits_only_for_a_limited_time_for_a_slow_stop(
     short_heartbeat_worker.advance_clock(1)
     join = short_heartbeat_worker.sent(JoinRequest)
     assert join is not None
-    allocation = decode_metadata(join.protocols[0][1])[1].allocation
+    allocation = decode_version_and_metadata(join.protocols[0][1])[1].allocation
     assert allocation is not None
     assert allocation.assigned == SOME_WORK, "it still runs, so no other member may be assigned it"
 
@@ -372,7 +372,7 @@ def test_a_member_can_leave_while_it_stops_for_an_eager_rebalance(worker: Member
     worker.set_worker_state(NO_JOBS)
     assert worker.sent(JoinRequest) is None
     worker.advance_clock(1_000)
-    assert worker.take_events(LeaveCompleted)
+    assert worker.take_events(MemberEnded)
 
 
 @pytest.mark.parametrize("leads", [False, True])
@@ -457,7 +457,7 @@ def test_each_join_after_a_malformed_assignment_has_new_metadata_and_triggers_a_
     for _ in range(3):
         join = worker.answer(JoinRequest, joined(1, protocol=protocol))
         sent_protocols.append(join.protocols)
-        allocation = decode_metadata(join.protocols[0][1])[1].allocation
+        allocation = decode_version_and_metadata(join.protocols[0][1])[1].allocation
         assert allocation is not None
         assert allocation.assigned == SOME_WORK
         worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=b"\x00\x01nonsense"))

@@ -21,7 +21,7 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings, StoppingAllJobs
 from coterie.member.events import (
-    LeaveCompleted,
+    MemberEnded,
     MemberStarted,
     RequestFailed,
     RequestId,
@@ -149,7 +149,7 @@ def test_any_sequence_of_events_keeps_the_invariants_of_a_member(
             if isinstance(send.request, HeartbeatRequest):
                 is_registration_check = instance_id is not None and not send.request.member_id
                 assert (send.request.generation >= 0) is not is_registration_check
-    assert sum(isinstance(herder_event, LeaveCompleted) for herder_event in worker.herder_events) <= 1
+    assert sum(isinstance(herder_event, MemberEnded) for herder_event in worker.herder_events) <= 1
 
 
 @settings(max_examples=200)
@@ -258,10 +258,10 @@ def test_the_next_join_reports_the_jobs_of_the_handover() -> None:
 
 
 def test_a_handover_with_jobs_and_a_possibly_missed_vote_prevents_an_offer_of_eager() -> None:
-    for may_have_missed_vote in (True, False):
-        member = Member(SETTINGS, replace(HANDOVER, may_have_missed_vote=may_have_missed_vote))
+    for may_have_missed_protocol_change in (True, False):
+        member = Member(SETTINGS, replace(HANDOVER, may_have_missed_protocol_change=may_have_missed_protocol_change))
         output = step(member, Rejoin(reason="a new process"), now_ms=1_000)
         (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
         assert isinstance(join, JoinRequest)
         offered = [name for name, _ in join.protocols]
-        assert (ConnectProtocol.EAGER.wire_name in offered) is not may_have_missed_vote
+        assert (ConnectProtocol.EAGER.wire_name in offered) is not may_have_missed_protocol_change

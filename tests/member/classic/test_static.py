@@ -11,7 +11,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.events import LeaveCompleted
+from coterie.member.events import MemberEnded
 from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
@@ -67,7 +67,7 @@ def test_every_request_carries_the_instance_id(worker: MemberDriver) -> None:
 def test_a_static_member_leaves_at_once_without_a_leave_request(worker: MemberDriver) -> None:
     settle(worker)
     worker.feed(Leave(reason="SIGTERM"))
-    assert worker.take_events(LeaveCompleted)
+    assert worker.take_events(MemberEnded)
     assert worker.sent(LeaveRequest) is None
 
 

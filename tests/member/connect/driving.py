@@ -28,7 +28,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import ConnectPlaceHandover, SetConfiguredJobs, SetWorkerState, UpdateAssignor
+from coterie.nouns.membership import ConnectMembershipHandover, SetConfiguredJobs, SetWorkerState, UpdateAssignor
 
 EventT = TypeVar("EventT")
 RequestT = TypeVar("RequestT", bound=Request)
@@ -43,7 +43,7 @@ COOPERATIVE = OfferedAssignor(
     name="cooperative", minimum_version=0, maximum_version=3, metadata_version=3, metadata=b"m"
 )
 
-HANDOVER = ConnectPlaceHandover(
+HANDOVER = ConnectMembershipHandover(
     member_id=MemberId("former"),
     member_epoch=MemberEpoch(5),
     request_number=70,
@@ -66,7 +66,7 @@ class MemberDriver:
 
     def __init__(
         self,
-        place: ConnectPlaceHandover | None = None,
+        place: ConnectMembershipHandover | None = None,
         *,
         step: Step[Member, Request, Response, Timer] = step,
         **settings: Any,

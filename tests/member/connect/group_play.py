@@ -15,14 +15,14 @@ from typing import TypeAlias, assert_never
 
 from coterie.engine.timers import Timers
 from coterie.groups.connect.messages import (
-    ChangeResponse,
     ConnectionClosed,
+    ErrorOnlyResponse,
     Event,
     GroupState,
     Heartbeat,
     InstallAssignment,
     PrepareAssignment,
-    ReleaseHold,
+    ReleaseHeldResponse,
     SetGroupConfigs,
 )
 from coterie.groups.connect.messages import Response as CoordinatorResponse
@@ -30,11 +30,11 @@ from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.member.connect import messages
 from coterie.member.connect.machine import step
 from coterie.member.connect.messages import (
-    DescribeRequest,
-    DescribeResponse,
+    GroupDescriptionRequest,
+    GroupDescriptionResponse,
     HeartbeatRequest,
-    InstallRequest,
-    PrepareRequest,
+    InstallAssignmentRequest,
+    PrepareAssignmentRequest,
     Request,
     Response,
     Timer,
@@ -42,7 +42,7 @@ from coterie.member.connect.messages import (
 from coterie.member.connect.state import Member, MemberSettings, OfferedAssignor
 from coterie.member.events import (
     CancelTimer,
-    LeaveCompleted,
+    MemberEnded,
     MemberStarted,
     RequestFailed,
     RequestId,
@@ -58,8 +58,8 @@ from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, Lea
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentDetails,
-    ConnectPlaceHandover,
+    ConnectAssignmentDetails,
+    ConnectMembershipHandover,
     GroupDescribed,
     InstallTarget,
     LeaseRenewed,
@@ -101,7 +101,7 @@ class Connection:
 class Process:
     """A worker's process: the member, and a herder that starts and stops jobs as it is told."""
 
-    def __init__(self, play: "GroupPlay", settings: MemberSettings, place: ConnectPlaceHandover | None) -> None:
+    def __init__(self, play: "GroupPlay", settings: MemberSettings, place: ConnectMembershipHandover | None) -> None:
         self.play = play
         self.member = Member(settings, place)
         self.timers = Timers[Timer]()
@@ -146,7 +146,7 @@ class Process:
                     self.timers.cancel(timer)
                 case WriteLogMessage(text=text):
                     self.play.add_to_trace(f"{self.member_id} logs: {text}")
-                case LeaveCompleted():
+                case MemberEnded():
                     self.is_alive = False
                 case event_for_herder:
                     self.play.add_to_trace(f"{self.member_id} <- {event_for_herder}")
@@ -164,7 +164,7 @@ class Process:
             return
         match event:
             case Assigned(jobs=jobs, protocol_details=token):
-                assert isinstance(token, AssignmentDetails)
+                assert isinstance(token, ConnectAssignmentDetails)
                 self.play.check_job_epochs(self, token)
                 self.follow(token.leader_epoch)
                 if not self.is_ending:
@@ -334,7 +334,7 @@ class GroupPlay:
         url: str | None = None,
         instance_id: str | None = None,
         max_wait_ms: int = 1_000,
-        place: ConnectPlaceHandover | None = None,
+        place: ConnectMembershipHandover | None = None,
     ) -> Process:
         settings = MemberSettings(
             group_id=GroupId("workers"),
@@ -370,7 +370,7 @@ class GroupPlay:
             closed = ConnectionClosed(connection_number=connection.number, member_ids=(process.member_id,))
             self.at(1, lambda: self.receive(closed))
 
-    def relaunch(self, process: Process, place: ConnectPlaceHandover | None) -> None:
+    def relaunch(self, process: Process, place: ConnectMembershipHandover | None) -> None:
         """The process has passed its membership on: the next one follows."""
         settings = process.member.settings
         process.is_alive = False
@@ -424,14 +424,14 @@ class GroupPlay:
     def process_request(self, process: Process, connection: Connection, send: Send[Request]) -> None:
         """The coordinator receives a request. Any request ends the holds on its connection."""
         for to, _ in list(connection.waiting):
-            self.receive(ReleaseHold(reply_to=to, member_id=process.member_id))
+            self.receive(ReleaseHeldResponse(reply_to=to, member_id=process.member_id))
         self._count += 1
         reply_to = ReplyTo(self._count)
         connection.waiting.append((reply_to, send.id))
         self._receivers[reply_to] = (process, connection, send.request)
         event = to_event(send.request, reply_to, connection.number)
         if event is None:
-            self._ready[reply_to] = ChangeResponse()
+            self._ready[reply_to] = ErrorOnlyResponse()
         else:
             self.add_to_trace(f"{process.member_id} -> {send.request}")
             self.receive(event)
@@ -520,7 +520,7 @@ class GroupPlay:
                 story = "\n".join(self.story)
                 raise AssertionError(f"{job} runs on {other.member_id} and on {process.member_id}\n{story}")
 
-    def check_job_epochs(self, process: Process, details: AssignmentDetails) -> None:
+    def check_job_epochs(self, process: Process, details: ConnectAssignmentDetails) -> None:
         """Each job epoch has one owner ever."""
         owner = process.member.settings.instance_id or process.member_id
         for epoch, jobs in details.jobs_by_epoch.items():
@@ -573,9 +573,9 @@ def to_event(request: Request, reply_to: ReplyTo, connection: int) -> Event | No
                 max_wait_ms=request.max_wait_ms, connection_grace_ms=request.connection_grace_ms,
                 resumes=request.resumes,
             )  # fmt: skip
-        case PrepareRequest():
+        case PrepareAssignmentRequest():
             return PrepareAssignment(reply_to=reply_to, member_id=request.member_id, member_epoch=request.member_epoch)
-        case InstallRequest():
+        case InstallAssignmentRequest():
             return InstallAssignment(
                 reply_to=reply_to,
                 member_id=request.member_id,
@@ -584,7 +584,7 @@ def to_event(request: Request, reply_to: ReplyTo, connection: int) -> Event | No
                 assignor_error=request.assignor_error,
                 target=request.target,
             )
-        case DescribeRequest():
+        case GroupDescriptionRequest():
             return None
         case _:
             assert_never(request)
@@ -596,7 +596,7 @@ def to_response(response: CoordinatorResponse) -> Response:
         case HeartbeatResponse() | PrepareAssignmentResponse() | InstallAssignmentResponse():
             return replace(response)
         case _:
-            return DescribeResponse()
+            return GroupDescriptionResponse()
 
 
 def play_with_faults(seed: int, *, step: ConnectStep = step) -> GroupPlay:

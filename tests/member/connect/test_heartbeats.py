@@ -11,7 +11,7 @@ from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentDetails,
+    ConnectAssignmentDetails,
     LeaseRenewed,
     MembershipLost,
     MemberStateChanged,
@@ -127,7 +127,7 @@ def test_new_jobs_reach_the_herder_and_the_next_heartbeat_lists_them(worker: Mem
             leader=OTHER,
             leader_url=WorkerUrl("http://other"),
             config_offset=ConfigOffset(4),
-            protocol_details=AssignmentDetails(
+            protocol_details=ConnectAssignmentDetails(
                 leader_epoch=LeaderEpoch(1), assignment_epoch=GroupEpoch(2), jobs_by_epoch={GroupEpoch(2): SOME}
             ),
         )

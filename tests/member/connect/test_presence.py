@@ -4,18 +4,18 @@ import re
 
 import pytest
 
-from coterie.member.connect.messages import DescribeRequest, DescribeResponse, HeartbeatRequest
+from coterie.member.connect.messages import GroupDescriptionRequest, GroupDescriptionResponse, HeartbeatRequest
 from coterie.member.connect.presence import ENDING_TIMEOUT_MS
 from coterie.member.connect.state import HasLeft, Suspended
-from coterie.member.events import LeaveCompleted
+from coterie.member.events import MemberEnded
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, HeartbeatResponse
 from coterie.nouns.ids import GroupEpoch, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentDetails,
-    ConnectPlaceHandover,
+    ConnectAssignmentDetails,
+    ConnectMembershipHandover,
     GroupDescribed,
     LeaseRenewed,
     Leave,
@@ -23,7 +23,7 @@ from coterie.nouns.membership import (
     MembershipLost,
     MembershipRefused,
     MembershipSuspended,
-    RequestDescription,
+    RequestGroupDescription,
     SuspendMembership,
 )
 from tests.member.connect.driving import (
@@ -199,7 +199,7 @@ def test_a_wrong_setting_ends_the_member_with_one_line_that_names_it(error: Conn
     worker.advance_clock(60_000)
     assert worker.sent == []
     worker.feed(Leave(reason="refused"))
-    assert worker.take_events(LeaveCompleted) == [LeaveCompleted()]
+    assert worker.take_events(MemberEnded) == [MemberEnded()]
     assert worker.sent == []
 
 
@@ -224,18 +224,18 @@ def test_a_member_leaves_permanently_or_for_a_short_time(
     worker.feed(Leave(reason="stop", is_permanent=is_permanent))
     left = worker.heartbeat
     assert (left.member_epoch, left.owned) == (epoch, NO_JOBS)
-    assert worker.take_events(LeaveCompleted) == []
+    assert worker.take_events(MemberEnded) == []
     worker.answer(HeartbeatResponse())
-    assert worker.take_events(LeaveCompleted) == [LeaveCompleted()]
+    assert worker.take_events(MemberEnded) == [MemberEnded()]
 
 
 def test_a_member_does_not_wait_for_long_until_it_has_left(worker: MemberDriver) -> None:
     worker.join(NO_JOBS)
     worker.feed(Leave(reason="stop"))
     worker.advance_clock(ENDING_TIMEOUT_MS - 1)
-    assert worker.take_events(LeaveCompleted) == []
+    assert worker.take_events(MemberEnded) == []
     worker.advance_clock(1)
-    assert worker.take_events(LeaveCompleted) == [LeaveCompleted()]
+    assert worker.take_events(MemberEnded) == [MemberEnded()]
     worker.own(SOME)
     assert worker.events == []
 
@@ -252,7 +252,7 @@ def test_a_worker_whose_jobs_have_not_stopped_sends_no_leave_request(worker: Mem
 def test_a_worker_that_has_never_sent_a_heartbeat_leaves_at_once(worker: MemberDriver) -> None:
     worker.feed(Leave(reason="stop"))
     assert worker.sent == []
-    assert worker.take_events(LeaveCompleted) == [LeaveCompleted()]
+    assert worker.take_events(MemberEnded) == [MemberEnded()]
 
 
 def test_a_worker_that_must_rejoin_leaves_when_its_jobs_have_stopped(worker: MemberDriver) -> None:
@@ -293,7 +293,7 @@ def test_a_process_announces_the_next_one_and_passes_its_membership_on(worker: M
     worker.advance_clock(60_000)
     assert worker.count(HeartbeatRequest) == 1, "only the held one: nothing was sent since"
     worker.feed(Leave(reason="no relaunch"))
-    assert worker.take_events(LeaveCompleted) == [LeaveCompleted()]
+    assert worker.take_events(MemberEnded) == [MemberEnded()]
 
 
 def test_the_membership_is_passed_on_when_the_announcement_is_lost(worker: MemberDriver) -> None:
@@ -328,7 +328,7 @@ def test_the_next_process_continues_member_id_epoch_and_request_numbers() -> Non
     assert first.client_assignors is not None
     worker.answer(accepted(5, SOME, leader=MemberId("former"), is_full=True))
     (assigned,) = worker.take_events(Assigned)
-    assert isinstance(assigned.protocol_details, AssignmentDetails)
+    assert isinstance(assigned.protocol_details, ConnectAssignmentDetails)
     assert (assigned.member_id, assigned.jobs, assigned.revoked) == ("former", SOME, NO_JOBS)
     assert assigned.protocol_details.jobs_by_epoch == {GroupEpoch(5): SOME}
 
@@ -348,7 +348,7 @@ def test_a_handed_over_membership_that_is_never_confirmed_is_lost_after_a_lease(
 
 
 def test_a_handover_survives_a_chain_of_processes() -> None:
-    place: ConnectPlaceHandover | None = HANDOVER
+    place: ConnectMembershipHandover | None = HANDOVER
     for _ in range(3):
         worker = MemberDriver(place)
         worker.answer(accepted(5, SOME, leader=OTHER, is_full=True))
@@ -365,12 +365,12 @@ def test_a_handover_survives_a_chain_of_processes() -> None:
 
 
 def test_the_groups_description_is_requested_and_reported(worker: MemberDriver) -> None:
-    worker.feed(RequestDescription())
-    worker.feed(RequestDescription())
-    assert worker.count(DescribeRequest) == 1
-    response = DescribeResponse(error=ConnectErrorCode.GROUP_ID_NOT_FOUND, message="no such group")
-    worker.reply(worker.pending(DescribeRequest), response)
+    worker.feed(RequestGroupDescription())
+    worker.feed(RequestGroupDescription())
+    assert worker.count(GroupDescriptionRequest) == 1
+    response = GroupDescriptionResponse(error=ConnectErrorCode.GROUP_ID_NOT_FOUND, message="no such group")
+    worker.reply(worker.pending(GroupDescriptionRequest), response)
     assert worker.take_events(GroupDescribed) == [GroupDescribed(description=None, error="no such group")]
-    worker.feed(RequestDescription())
-    worker.fail(DescribeRequest)
+    worker.feed(RequestGroupDescription())
+    worker.fail(GroupDescriptionRequest)
     assert worker.take_events(GroupDescribed) == [GroupDescribed(description=None, error="the connection broke")]

@@ -5,7 +5,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.member.connect.messages import HeartbeatRequest, InstallRequest, PrepareRequest, Request
+from coterie.member.connect.messages import (
+    HeartbeatRequest,
+    InstallAssignmentRequest,
+    PrepareAssignmentRequest,
+    Request,
+)
 from coterie.member.connect.state import InGroup
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
@@ -46,7 +51,9 @@ heartbeat_responses = st.one_of(
         error=st.sampled_from([ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT]),
     ),
 )
-kinds: st.SearchStrategy[type[Request]] = st.sampled_from([HeartbeatRequest, PrepareRequest, InstallRequest])
+kinds: st.SearchStrategy[type[Request]] = st.sampled_from(
+    [HeartbeatRequest, PrepareAssignmentRequest, InstallAssignmentRequest]
+)
 actions = st.one_of(
     st.tuples(st.just("heartbeat"), heartbeat_responses, st.booleans()),
     st.tuples(st.just("prepare"), errors),
@@ -66,13 +73,15 @@ def act(worker: MemberDriver, action: tuple[Any, ...]) -> None:
     match action:
         case ("heartbeat", HeartbeatResponse() as response, bool(oldest)) if worker.count(HeartbeatRequest):
             worker.answer(response, oldest=oldest)
-        case ("prepare", ConnectErrorCode() as error) if worker.count(PrepareRequest):
+        case ("prepare", ConnectErrorCode() as error) if worker.count(PrepareAssignmentRequest):
             snapshot = SNAPSHOT if error is ConnectErrorCode.NONE else None
-            worker.reply(worker.pending(PrepareRequest), PrepareAssignmentResponse(error=error, snapshot=snapshot))
+            worker.reply(
+                worker.pending(PrepareAssignmentRequest), PrepareAssignmentResponse(error=error, snapshot=snapshot)
+            )
             for requested in [event for event in worker.events if isinstance(event, TargetRequested)]:
                 worker.feed(InstallTarget(token=requested.token, target=None))
-        case ("install", ConnectErrorCode() as error) if worker.count(InstallRequest):
-            worker.reply(worker.pending(InstallRequest), InstallAssignmentResponse(error=error))
+        case ("install", ConnectErrorCode() as error) if worker.count(InstallAssignmentRequest):
+            worker.reply(worker.pending(InstallAssignmentRequest), InstallAssignmentResponse(error=error))
         case ("fail", kind) if worker.count(kind):
             worker.fail(kind)
         case ("own", Jobs() as jobs, bool(draining)):

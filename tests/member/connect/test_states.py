@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.member.connect.messages import InstallRequest, PrepareRequest
+from coterie.member.connect.messages import InstallAssignmentRequest, PrepareAssignmentRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import InstallAssignmentResponse, PrepareAssignmentResponse
 from coterie.nouns.ids import ConfigOffset, GroupEpoch
@@ -56,11 +56,11 @@ def tour(observed: ObservedSteps) -> None:
         ConnectErrorCode.UNKNOWN_MEMBER_ID, ConnectErrorCode.FENCED_MEMBER_EPOCH, ConnectErrorCode.NOT_COORDINATOR
     ):  # fmt: skip
         worker = chosen(observed)
-        worker.reply(worker.pending(PrepareRequest), PrepareAssignmentResponse(error=error))
+        worker.reply(worker.pending(PrepareAssignmentRequest), PrepareAssignmentResponse(error=error))
         worker.answer(accepted(1))
         worker = chosen(observed)
         install(worker)
-        worker.reply(worker.pending(InstallRequest), InstallAssignmentResponse(error=error))
+        worker.reply(worker.pending(InstallAssignmentRequest), InstallAssignmentResponse(error=error))
         worker.answer(accepted(1))
     for order in (Leave(reason="tour"), SuspendMembership(), LeaveAndRejoin(reason="tour")):
         for is_owner in (True, False):
@@ -82,7 +82,7 @@ def chosen(observed: ObservedSteps) -> MemberDriver:
 
 
 def install(worker: MemberDriver) -> None:
-    worker.reply(worker.pending(PrepareRequest), PrepareAssignmentResponse(snapshot=SNAPSHOT))
+    worker.reply(worker.pending(PrepareAssignmentRequest), PrepareAssignmentResponse(snapshot=SNAPSHOT))
     (requested,) = worker.take_events(TargetRequested)
     worker.feed(InstallTarget(token=requested.token, target=None, error="tour"))
 

@@ -229,7 +229,7 @@ async def test_a_randomly_bad_record_is_lost_or_doubled_if_folders_are_written_i
     rig: Rig, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: the folder of bad records has its own copies."""
-    monkeypatch.setattr(FileSink, "atomic_dead_letters", ())
+    monkeypatch.setattr(FileSink, "atomic_dead_letter_destinations", ())
     whole = FileSink.of
 
     def without_bad_rows(config: PrefixedConfig) -> FileSink:

@@ -10,7 +10,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.keys import DeadLetterFolder, DeadLetterTopic
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
-from coterie.spark.seams import Batch, TaskLineage
+from coterie.spark.seams import Batch, TaskCheckpointLineage
 from coterie.spark.sinks.file_copies import FolderLayout, SinkFolder
 from coterie.spark.sinks.files import FileSink, bad_records_folder
 from coterie.spark.sinks.kafka import KafkaSink
@@ -28,11 +28,11 @@ def test_a_lineage_is_also_retired_in_the_folder_of_bad_records(tmp_path: Path) 
     copy.commit()
     path = {"errors.deadletterqueue.path": str(tmp_path / "bad")}
     for config in ({}, path, {"errors.tolerance": "all"}):
-        queue.remove_commit_markers(config, [LINEAGE])
-        assert folder.committed_folder(LINEAGE).is_dir()
+        queue.remove_deduplication_data(config, [LINEAGE])
+        assert folder.committed_batches_folder(LINEAGE).is_dir()
     for _ in range(2):
-        queue.remove_commit_markers(path | {"errors.tolerance": "all"}, [LINEAGE])
-        assert folder.committed_folder(LINEAGE).is_file()
+        queue.remove_deduplication_data(path | {"errors.tolerance": "all"}, [LINEAGE])
+        assert folder.committed_batches_folder(LINEAGE).is_file()
 
 
 # -- the folder -------------------------------------------------------------------------------------------------------
@@ -103,7 +103,9 @@ def sink_target(config: Mapping[str, str]) -> KafkaTarget:
 
 
 def id_of(target: KafkaTarget, connector: str, task: int = 0) -> str:
-    return transactional_id(target, TaskLineage(task=ConnectorTaskId(ConnectorName(connector), task), lineage_id="l"))
+    return transactional_id(
+        target, TaskCheckpointLineage(task=ConnectorTaskId(ConnectorName(connector), task), lineage_id="l")
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.bad_records.keys import ErrorTolerance, NoDeadLetters
+from coterie.spark.bad_records.keys import BadRecordSettings, NoDeadLetters
 from coterie.spark.bad_records.report import BadRecordLogReporter
 from coterie.spark.bad_records.separator import BadRowSummary
 
@@ -15,13 +15,15 @@ FIRST = {"stage": "S", "message": "no", "topic": "t", "partition": 1, "offset": 
 def lines(caplog: pytest.LogCaptureFixture, *, logs: bool, logs_places: bool) -> list[str]:
     """The log lines about 3 bad records at second 0, 4 at 30, none at 59, and 1 at 60."""
     now = [0.0]
-    tolerance = ErrorTolerance(
-        dead_letter_destination=NoDeadLetters(), logs_errors=logs, logs_record_positions=logs_places
+    tolerance = BadRecordSettings(
+        dead_letter_destination=NoDeadLetters(), logs_bad_record_counts=logs, logs_first_bad_record_position=logs_places
     )
     report = BadRecordLogReporter(ConnectorTaskId(ConnectorName("c"), 2), tolerance, lambda: now[0])
     with caplog.at_level(logging.WARNING):
         for now[0], count in ((0.0, 3), (30.0, 4), (59.0, 0), (60.0, 1)):
-            report.add_batch(BadRowSummary(count=count, first_row_fields=tuple(FIRST.items()) if count else ()))
+            report.count_and_log_when_due(
+                BadRowSummary(count=count, first_bad_row_fields=tuple(FIRST.items()) if count else ())
+            )
     assert report.bad_record_count == 8
     return [record.getMessage() for record in caplog.records]
 

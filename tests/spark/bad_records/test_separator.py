@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from coterie.spark.arrow import stored_arrow_partitions
+from coterie.spark.arrow import store_and_yield_arrow_partitions
 from coterie.spark.bad_records.error_columns import BAD_ROW_COLUMN, BAD_ROW_TYPE
 from coterie.spark.bad_records.separator import BadRowSeparator
 from tests.spark.conftest import Rig
@@ -29,12 +29,12 @@ async def test_metrics_contain_all_fields_of_the_first_bad_row_also_if_it_has_no
     separator = BadRowSeparator(classified, is_small=False, has_bounded_partitions=lambda: True)
     rows = separator.with_bad_row_metrics()
     if is_stored:
-        list(stored_arrow_partitions(rows))
+        list(store_and_yield_arrow_partitions(rows))
     else:
         rows.collect()
-    separator.read_bad_row_metrics(rows)
+    separator.set_summary_from_metrics(rows)
     assert separator.bad_row_summary.count == 1
-    assert dict(separator.bad_row_summary.first_row_fields) == {
+    assert dict(separator.bad_row_summary.first_bad_row_fields) == {
         "stage": "VALUE_CONVERTER",
         "message": "no",
         "topic": topic,

@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie.spark.generations import updater
 from coterie.spark.generations.layout import generation_folder, newest_generation_number
-from coterie.spark.generations.manifest import PositionChange, read_plan
+from coterie.spark.generations.manifest import PositionChange, read_plan_of_next_generation
 from coterie.spark.generations.reached import read_reached_positions
 from coterie.spark.generations.resplit import ResplitFinisher, record_task_stopped
 from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
@@ -23,10 +23,10 @@ from tests.spark.generations.killed import WorldOnDisk, end, forked, prepared
 from tests.spark.generations.model import Files, Topic
 
 STEPS: dict[str, tuple[Any, str]] = {
-    "close": (updater, "close_generation"),
+    "close": (updater, "close_generation_before"),
     "take over": (ResplitFinisher, "take_over_checkpoints"),
     "batches in flight": (ResplitFinisher, "run_batches_in_flight"),
-    "publish": (ResplitFinisher, "publish_generation"),
+    "publish": (ResplitFinisher, "publish_next_generation"),
     "remove": (updater, "remove_old_generations"),
 }
 POINTS = tuple(f"{when} {step}" for step in STEPS for when in ("before", "after"))
@@ -57,7 +57,7 @@ def change(world: WorldOnDisk, positions: dict[str, int | None], point: str | No
             change=PositionChange(positions=positions),
             config={},
             split_function=world.source.function,
-            was_connector_started=True,
+            has_task_configs_with_generation=True,
         )
     )
 
@@ -84,7 +84,7 @@ def run(folder: Path, point: str, successor: str, seed: int) -> None:
     is_stored = point != "before close"
     newest = newest_generation_number(world.connector)
     assert newest is not None
-    assert is_stored == (newest == 2 or read_plan(generation) is not None)
+    assert is_stored == (newest == 2 or read_plan_of_next_generation(generation) is not None)
     # The positions are the old or the new ones, with those of the batch in flight if it has been run.
     after = read_reached_positions(world.connector, world.source.position_store, lambda config: True)
     is_new = after.get(key) == positions[key]

@@ -22,7 +22,7 @@ from coterie.spark.generations.layout import GenerationId, generation_folder, ne
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.resplit import (
     SupersededError,
-    close_generation,
+    close_generation_before,
     record_task_stopped,
     remove_old_generations,
 )
@@ -80,11 +80,11 @@ def resplit(world: WorldOnDisk, number: int, at: Callable[[str], None]) -> None:
             record_task_stopped(generation, task)
 
     def commit() -> None:
-        finisher.publish_generation(number, held)
-        newest.append(finisher.newest_manifest())
+        finisher.publish_next_generation(number, held)
+        newest.append(finisher.read_newest_manifest())
 
     steps: dict[str, Callable[[], object]] = {
-        "a": lambda: close_generation(world.connector, world.plan(number + 1)),
+        "a": lambda: close_generation_before(world.connector, world.plan(number + 1)),
         "b": release_all,
         "c": lambda: held.extend(finisher.take_over_checkpoints(number)),
         "d": lambda: finisher.run_batches_in_flight(number, held),

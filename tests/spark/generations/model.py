@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from coterie.spark.checkpoint import (
     HeldCheckpoint,
-    create_first_checkpoint,
-    find_batch_in_flight,
+    create_first_checkpoint_if_absent,
+    find_batch_id_in_flight,
     is_checkpoint_taken_over,
     last_batch_id_in_log,
     take_over_checkpoint,
@@ -28,14 +28,14 @@ from coterie.spark.generations.checkpoint_take_over import (
     take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
-from coterie.spark.generations.manifest import GenerationPlan, Manifest, PositionChange, read_plan
+from coterie.spark.generations.manifest import GenerationPlan, Manifest, PositionChange, read_plan_of_next_generation
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
-    close_generation,
+    close_generation_before,
     record_task_stopped,
     remove_old_generations,
-    write_generation_zero_manifest,
+    write_legacy_layout_manifest,
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositionStore, PositionStore
@@ -236,7 +236,7 @@ class World:
     def run_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> bool:
         """Run the batch in flight, or the next one if there is something to read."""
         path = held.path
-        number = find_batch_in_flight(path)
+        number = find_batch_id_in_flight(path)
         if number is None:
             number = self.plan_batch(manifest, task, held, rng)
             if number is None:
@@ -258,7 +258,7 @@ class World:
 
     def finish_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
         try:
-            if find_batch_in_flight(held.path) is not None:
+            if find_batch_id_in_flight(held.path) is not None:
                 self.run_batch(manifest, task, held, None)
         except OSError as error:
             if not is_checkpoint_taken_over(held.path):
@@ -296,7 +296,7 @@ class World:
         """The files of a connector without generations: two tasks have read, one is in a batch, one never ran."""
         folders = [self.connector / str(task) for task in range(2)]
         for folder in folders:
-            create_first_checkpoint(folder)
+            create_first_checkpoint_if_absent(folder)
         held = [take_over_checkpoint(folder) for folder in folders]
         for task, one in enumerate(held):
             self.run_batch(self.flat, task, one, self.rng)
@@ -334,9 +334,9 @@ class World:
             else:
                 generation = generation_folder(self.connector, number)
                 if number == 0:
-                    write_generation_zero_manifest(self.connector, self.flat)
-                if read_plan(generation) is None and (number == 0 or self.rng.random() < 0.5):
-                    close_generation(self.connector, self.plan(number + 1))
+                    write_legacy_layout_manifest(self.connector, self.flat)
+                if read_plan_of_next_generation(generation) is None and (number == 0 or self.rng.random() < 0.5):
+                    close_generation_before(self.connector, self.plan(number + 1))
                 if is_generation_closed(generation):
                     finisher.create_next_generation(number)
         except SupersededError:
@@ -346,7 +346,7 @@ class World:
             if newest_generation_number(self.connector) == number:
                 raise
             return
-        self.publish(finisher.newest_manifest())
+        self.publish(finisher.read_newest_manifest())
         remove_old_generations(self.connector)
 
     def publish(self, manifest: Manifest) -> None:
@@ -365,7 +365,7 @@ class World:
                 change=PositionChange(positions=positions),
                 config={},
                 split_function=self.source.function,
-                was_connector_started=True,
+                has_task_configs_with_generation=True,
             )
         )
         self.changes += 1
@@ -403,8 +403,8 @@ class World:
         number = newest_generation_number(self.connector)
         finisher = self.finisher()
         if number == 0:
-            write_generation_zero_manifest(self.connector, self.flat)
-            close_generation(self.connector, self.plan(1))
+            write_legacy_layout_manifest(self.connector, self.flat)
+            close_generation_before(self.connector, self.plan(1))
         if number is None:
             number = finisher.create_first_generation(self.plan(1)).generation.number
         elif is_generation_closed(generation_folder(self.connector, number)):
@@ -417,7 +417,7 @@ class World:
             inferred_values={},
             initial_positions=self.source.initial_positions(),
         )
-        close_generation(self.connector, last)
+        close_generation_before(self.connector, last)
         manifest = finisher.create_next_generation(number)
         remove_old_generations(self.connector)
         held = take_over_in_open_generation(generation_folder(self.connector, number + 1), manifest.generation, 0)

@@ -54,6 +54,6 @@ def request_of(
         keys_to_infer=keys_to_infer,
         infer_values=lambda known: dict.fromkeys(keys_to_infer - known.keys(), f"inferred from {config}"),
         is_split_fixed=fixed,
-        was_connector_started=known,
-        make_generation_zero_manifest=None,
+        has_task_configs_with_generation=known,
+        make_legacy_layout_manifest=None,
     )

@@ -14,7 +14,7 @@ from coterie.spark.generations.manifest import (
     manifest_to_json,
     plan_to_json,
     read_manifest,
-    read_plan,
+    read_plan_of_next_generation,
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositionStore
@@ -37,9 +37,9 @@ def test_plan_and_manifest_are_decoded_as_they_were_encoded(tmp_path: Path) -> N
     assert manifest.absent_partition_positions == {"gone:0@z": 9}
     (tmp_path / "manifest.json").write_text(manifest_to_json(manifest))
     assert read_manifest(tmp_path) == manifest
-    assert read_plan(tmp_path) is None
+    assert read_plan_of_next_generation(tmp_path) is None
     (tmp_path / "closed").write_text(plan_to_json(PLAN))
-    assert read_plan(tmp_path) == PLAN
+    assert read_plan_of_next_generation(tmp_path) == PLAN
 
 
 def test_a_change_of_positions_is_decoded_as_it_was_encoded(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_change_of_positions_is_decoded_as_it_was_encoded(tmp_path: Path) -> N
     (tmp_path / "manifest.json").write_text(manifest_to_json(manifest))
     assert read_manifest(tmp_path) == manifest
     (tmp_path / "closed").write_text(plan_to_json(plan))
-    assert read_plan(tmp_path) == plan
+    assert read_plan_of_next_generation(tmp_path) == plan
 
 
 def test_a_change_may_remove_all_other_positions() -> None:

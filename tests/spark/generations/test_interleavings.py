@@ -118,7 +118,7 @@ def find(generation: Path, task: int) -> HeldCheckpoint:
             for name in os.listdir(folder) if folder.is_dir() else ():
                 if (lineage := folder / name / LINEAGE_FILE).is_file():
                     return HeldCheckpoint(
-                        path=folder / name, start_number=0, lineage_id=lineage.read_text(), batch_id_in_flight=None
+                        path=folder / name, task_start_number=0, lineage_id=lineage.read_text(), batch_id_in_flight=None
                     )
     raise AssertionError(f"{generation} is empty")
 
@@ -137,7 +137,7 @@ def leave_batches_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
-    commit, take = ResplitFinisher.publish_generation, ResplitFinisher.take_over_checkpoints
+    commit, take = ResplitFinisher.publish_next_generation, ResplitFinisher.take_over_checkpoints
     read: dict[int, list[dict[str, int]]] = {}
 
     def read_and_take(finisher: ResplitFinisher, number: int) -> list[HeldCheckpoint]:
@@ -167,7 +167,7 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ResplitFinisher, "take_over_checkpoints", read_and_take)
     patch.setattr(
         ResplitFinisher,
-        "publish_generation",
+        "publish_next_generation",
         lambda self, number, held: commit(with_store(self, Read(self.find_position_store({}))), number, held),
     )
 

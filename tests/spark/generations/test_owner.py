@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import create_first_checkpoint
+from coterie.spark.checkpoint import create_first_checkpoint_if_absent
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations import updater as owner_module
 from coterie.spark.generations.checkpoint_take_over import is_generation_closed, take_over_in_open_generation
 from coterie.spark.generations.layout import GenerationId
-from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan
-from coterie.spark.generations.resplit import ResplitFinisher, SupersededError, close_generation, record_task_stopped
+from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan_of_next_generation
+from coterie.spark.generations.resplit import (
+    ResplitFinisher,
+    SupersededError,
+    close_generation_before,
+    record_task_stopped,
+)
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositionStore, UnmovablePositionStore
 from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, read_newest_plan_or_manifest
@@ -83,7 +88,7 @@ def test_a_folder_and_its_digest_belong_to_the_same_generation(tmp_path: Path, i
         split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=((folder,),))
         request = replace(
             request_of(known=known, keys_to_infer=frozenset(["schema"])),
-            split=split.with_partition_name_digests() if has_digest else split,
+            split=split.with_digests_for_hash_split() if has_digest else split,
             find_initial_positions=lambda *_, **__: {},
         )
         return files.update(request)
@@ -110,12 +115,12 @@ def test_an_unfinished_re_split_of_another_worker_is_finished_first(tmp_path: Pa
     owner(tmp_path).update(request_of(PARTS, known=False))
     theirs = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
     generation = GenerationId(number=2, id="theirs")
-    close_generation(tmp_path, plan(generation, theirs))
+    close_generation_before(tmp_path, plan(generation, theirs))
     with pytest.raises(SupersededError, match="has created checkpoint generation 2-theirs"):
         owner(tmp_path).update(request_of(PARTS))
     assert not is_generation_closed(tmp_path / "gen-2")
     assert owner(tmp_path).update(request_of(PARTS)).generation.number == 3
-    close_generation(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
+    close_generation_before(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
     assert owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:])).generation == GenerationId(number=4, id="theirs")
 
 
@@ -133,7 +138,7 @@ def test_an_owner_that_was_frozen_closes_no_generation_that_was_created_meanwhil
         assert owner(tmp_path).update(newer).generation.number == 3
         return frozenset()
 
-    monkeypatch.setattr(owner_module, "tasks_still_running", overtaken)
+    monkeypatch.setattr(owner_module, "tasks_without_recorded_stop", overtaken)
     with pytest.raises(SupersededError, match="Another worker has created checkpoint generation 3-"):
         owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:]))
     assert not is_generation_closed(tmp_path / "gen-3")
@@ -196,8 +201,8 @@ def test_another_sink_closes_no_generation_whose_positions_cannot_be_read(tmp_pa
         keys_to_infer=frozenset(),
         infer_values=dict,
         is_split_fixed=True,
-        was_connector_started=False,
-        make_generation_zero_manifest=None,
+        has_task_configs_with_generation=False,
+        make_legacy_layout_manifest=None,
     )
     streams = replace(finisher(tmp_path), find_position_store=lambda config: UnmovablePositionStore())
     first = GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(now)
@@ -235,7 +240,7 @@ def test_an_overtaken_finisher_continues_if_the_other_one_makes_no_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
-    commit: Callable[..., None] = ResplitFinisher.publish_generation
+    commit: Callable[..., None] = ResplitFinisher.publish_next_generation
     commits: list[int] = []
 
     def commit_late(self: ResplitFinisher, number: int, held: Any) -> None:
@@ -244,14 +249,14 @@ def test_an_overtaken_finisher_continues_if_the_other_one_makes_no_progress(
             finisher(tmp_path).take_over_checkpoints(number)
         commit(self, number, held)
 
-    monkeypatch.setattr(ResplitFinisher, "publish_generation", commit_late)
+    monkeypatch.setattr(ResplitFinisher, "publish_next_generation", commit_late)
     assert owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:])).generation.number == 2
     assert commits == [1, 1]
 
 
 def test_a_worker_whose_fence_is_closed_stops_waiting(tmp_path: Path) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
-    close_generation(tmp_path, plan(GenerationId(number=2, id="b"), request_of(PARTS[:1], PARTS[1:]).split))
+    close_generation_before(tmp_path, plan(GenerationId(number=2, id="b"), request_of(PARTS[:1], PARTS[1:]).split))
     fence = Fence()
     fence.close_and_wait()
     with pytest.raises(FencedError):
@@ -261,7 +266,7 @@ def test_a_worker_whose_fence_is_closed_stops_waiting(tmp_path: Path) -> None:
 
 
 def test_checkpoints_without_generations_become_the_first_generation_at_once(tmp_path: Path) -> None:
-    create_first_checkpoint(tmp_path / "0")
+    create_first_checkpoint_if_absent(tmp_path / "0")
     split = Split(function=SplitFunction.PATH_HASH_V0, partitions_by_task=(("/in",), ("/in",)))
     flat = Manifest(
         generation=GenerationId(number=0, id="flat"),
@@ -279,8 +284,8 @@ def test_checkpoints_without_generations_become_the_first_generation_at_once(tmp
         keys_to_infer=frozenset(),
         infer_values=dict,
         is_split_fixed=False,
-        was_connector_started=True,
-        make_generation_zero_manifest=lambda: flat,
+        has_task_configs_with_generation=True,
+        make_legacy_layout_manifest=lambda: flat,
     )
     files = ResplitFinisher(
         connector_path=tmp_path,
@@ -297,11 +302,11 @@ def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_n
     first = owner(tmp_path).update(request_of(PARTS, known=False))
     assert owner(tmp_path).finish_resplit_if_abandoned() == first
     split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
-    close_generation(tmp_path, plan(GenerationId(number=2, id="b"), split))
-    assert read_newest_plan_or_manifest(tmp_path) == read_plan(tmp_path / "gen-1")
+    close_generation_before(tmp_path, plan(GenerationId(number=2, id="b"), split))
+    assert read_newest_plan_or_manifest(tmp_path) == read_plan_of_next_generation(tmp_path / "gen-1")
     with monkeypatch.context() as patch:
         signs = iter(range(100))
-        patch.setattr(owner_module, "last_liveness_ns", lambda generation: next(signs))
+        patch.setattr(owner_module, "resplit_liveness_mtime_ns", lambda generation: next(signs))
         assert owner(tmp_path).finish_resplit_if_abandoned() is None
     made = owner(tmp_path).finish_resplit_if_abandoned()
     assert made is not None
@@ -310,7 +315,7 @@ def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_n
 
 def test_only_the_owner_can_split_checkpoints_without_generations(tmp_path: Path) -> None:
     assert read_newest_plan_or_manifest(tmp_path / "nothing") is None
-    create_first_checkpoint(tmp_path / "0")
+    create_first_checkpoint_if_absent(tmp_path / "0")
     assert read_newest_plan_or_manifest(tmp_path) is None
     with pytest.raises(WorldError, match="contains no configs of their tasks"):
         owner(tmp_path).update(request_of(PARTS, known=False))

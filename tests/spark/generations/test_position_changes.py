@@ -29,7 +29,7 @@ def change(
             change=PositionChange(positions=positions, removes_others=removes_others),
             config=CONFIG,
             split_function=SplitFunction.PARTS_V1,
-            was_connector_started=was_started,
+            has_task_configs_with_generation=was_started,
         )
     )
 
@@ -47,9 +47,9 @@ def reached(connector: Path) -> Mapping[str, int]:
 class EndedFinisher(ResplitFinisher):
     """Is ended after the generation was closed."""
 
-    def take_over_checkpoints(self, closed_number: int) -> list[HeldCheckpoint]:
+    def take_over_checkpoints(self, closed_generation_number: int) -> list[HeldCheckpoint]:
         self.fence.close_nowait()
-        return super().take_over_checkpoints(closed_number)
+        return super().take_over_checkpoints(closed_generation_number)
 
 
 def run_nothing(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
@@ -181,7 +181,7 @@ def test_a_stored_change_is_shown_before_it_is_finished_and_is_finished_by_the_n
         change=PositionChange(positions={PARTS[0]: 9}),
         config=CONFIG,
         split_function=SplitFunction.PARTS_V1,
-        was_connector_started=True,
+        has_task_configs_with_generation=True,
     )
     with pytest.raises(FencedError):
         updater.change_positions(request)

@@ -25,12 +25,12 @@ from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_ma
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
-    close_generation,
-    last_liveness_ns,
+    close_generation_before,
     record_task_stopped,
     remove_old_generations,
-    tasks_still_running,
-    write_generation_zero_manifest,
+    resplit_liveness_mtime_ns,
+    tasks_without_recorded_stop,
+    write_legacy_layout_manifest,
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositionStore
@@ -97,36 +97,36 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     assert first_generation.positions == dict.fromkeys(PARTS[:3], 7)
 
     # Tasks start in the first generation, and read.
-    assert tasks_still_running(gen_1, first_generation) == frozenset(), "no task runs, so none has to stop"
+    assert tasks_without_recorded_stop(gen_1, first_generation) == frozenset(), "no task runs, so none has to stop"
     tasks = [take_over_in_open_generation(gen_1, first_generation.generation, task) for task in range(2)]
     assert (tasks[0].path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"flights": {"0": 7, "1": 7}}'
     read_to(tasks[0], '{"flights":{"0":10,"1":20}}')
 
     # a. The generation is closed. The first plan counts.
     second = plan(2, [PARTS[:1], PARTS[1:2], PARTS[3:]], "b")
-    assert close_generation(connector, second) == second
-    assert close_generation(connector, plan(2, [PARTS], "c")) == second
+    assert close_generation_before(connector, second) == second
+    assert close_generation_before(connector, plan(2, [PARTS], "c")) == second
     assert names(gen_1) == ["0/", "1/", "closed", "manifest.json"]
     with pytest.raises(GenerationClosedError):
         take_over_in_open_generation(gen_1, first_generation.generation, 0)
 
     # b. Each runtime records that it has stopped its task.
-    assert tasks_still_running(gen_1, first_generation) == {0, 1}
+    assert tasks_without_recorded_stop(gen_1, first_generation) == {0, 1}
     record_task_stopped(gen_1, 0)
     (gen_1 / STOPPED_FOLDER / ".nfs0001").touch()
-    assert tasks_still_running(gen_1, first_generation) == {1}
+    assert tasks_without_recorded_stop(gen_1, first_generation) == {1}
 
     # c. The finisher takes the checkpoints of all tasks, stopped or not.
-    assert last_liveness_ns(gen_1) is None
+    assert resplit_liveness_mtime_ns(gen_1) is None
     held = one.take_over_checkpoints(1)
-    assert last_liveness_ns(gen_1) is not None
+    assert resplit_liveness_mtime_ns(gen_1) is not None
     assert names(gen_1 / "closing") == ["0/", "1/", "alive"]
     assert all(is_checkpoint_taken_over(task.path) and task.path.is_file() for task in tasks)
     assert [one.lineage_id for one in held] == [task.lineage_id for task in tasks]
 
     # d. and e. No batch is in flight. The positions are distributed again; task 1 never read, and partition 3 is new.
     one.run_batches_in_flight(1, held)
-    one.publish_generation(1, held)
+    one.publish_next_generation(1, held)
     gen_2 = connector / "gen-2"
     assert names(connector) == ["gen-1/", "gen-2/"]
     made = read_manifest(gen_2)
@@ -143,7 +143,7 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     # g. The last two generations stay. The partition that was absent continues at its former position.
     remove_old_generations(connector)
     assert names(connector) == ["gen-1/", "gen-2/"]
-    close_generation(connector, plan(3, [PARTS]))
+    close_generation_before(connector, plan(3, [PARTS]))
     assert one.create_next_generation(2).positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[2]: 7, PARTS[3]: 0}
     # A generation stays until its sink has retired the lineages of its tasks.
     retired: list[tuple[Manifest, dict[int, str]]] = []
@@ -167,13 +167,13 @@ def test_a_finisher_that_was_frozen_during_a_generation_changes_nothing(tmp_path
     connector = tmp_path / "c-i"
     frozen, quick = finisher(connector), finisher(connector)
     quick.create_first_generation(plan(1, [PARTS]))
-    close_generation(connector, plan(2, [PARTS], "b"))
+    close_generation_before(connector, plan(2, [PARTS], "b"))
     held = frozen.take_over_checkpoints(1)
     assert quick.create_next_generation(1).generation.number == 2
     with pytest.raises(SupersededError):
-        frozen.publish_generation(1, held)
+        frozen.publish_next_generation(1, held)
 
-    close_generation(connector, plan(3, [PARTS], "c"))
+    close_generation_before(connector, plan(3, [PARTS], "c"))
     made = quick.create_next_generation(2)
     remove_old_generations(connector)
     assert frozen.create_next_generation(1) == made
@@ -186,14 +186,14 @@ def test_a_finisher_shows_progress_during_a_long_batch(tmp_path: Path, monkeypat
 
     def take_long(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
         while len(signs) < 3:
-            signs.add(last_liveness_ns(tmp_path / "gen-1"))
+            signs.add(resplit_liveness_mtime_ns(tmp_path / "gen-1"))
         (held.path / "offsets" / "0").unlink()
 
     first_generation = finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
     held = take_over_in_open_generation(tmp_path / "gen-1", first_generation.generation, 0)
     (held.path / "offsets").mkdir()
     (held.path / "offsets" / "0").touch()
-    close_generation(tmp_path, plan(2, [PARTS]))
+    close_generation_before(tmp_path, plan(2, [PARTS]))
     assert replace(finisher(tmp_path), run_batch_in_flight=take_long).create_next_generation(1).generation.number == 2
     assert len(signs) == 3
 
@@ -201,7 +201,7 @@ def test_a_finisher_shows_progress_during_a_long_batch(tmp_path: Path, monkeypat
 def test_no_generation_is_put_in_place_behind_a_closed_fence(tmp_path: Path) -> None:
     fence = Fence()
     finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
-    close_generation(tmp_path, plan(2, [PARTS]))
+    close_generation_before(tmp_path, plan(2, [PARTS]))
     fence.close_and_wait()
     with pytest.raises(FencedError):
         finisher(tmp_path, fence).create_next_generation(1)
@@ -268,13 +268,13 @@ def test_a_re_split_that_hangs_after_its_fence_was_closed_lets_another_worker_co
 
     one = replace(finisher(tmp_path, fence), find_position_store=lambda config: HangingPositions())
     one.create_first_generation(plan(1, [PARTS]))
-    close_generation(tmp_path, plan(2, [PARTS]))
+    close_generation_before(tmp_path, plan(2, [PARTS]))
     thread = threading.Thread(target=lambda: expect_fenced(one.create_next_generation, 1))
     thread.start()
     try:
         assert read.wait(60)
-        touched_ns = last_liveness_ns(generation_folder(tmp_path, 1))
-        while last_liveness_ns(generation_folder(tmp_path, 1)) == touched_ns:
+        touched_ns = resplit_liveness_mtime_ns(generation_folder(tmp_path, 1))
+        while resplit_liveness_mtime_ns(generation_folder(tmp_path, 1)) == touched_ns:
             time.sleep(0.01)
         fence.close_nowait()
         touching = [thread for thread in threading.enumerate() if thread.name == "coterie-signs"]
@@ -310,10 +310,10 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
         fence=Fence(),
     )
     assert newest_generation_number(tmp_path) == 0
-    write_generation_zero_manifest(tmp_path, flat)
+    write_legacy_layout_manifest(tmp_path, flat)
     split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),))
     for number in (1, 2):
-        close_generation(
+        close_generation_before(
             tmp_path,
             GenerationPlan(
                 generation=GenerationId(number=number, id="x"),

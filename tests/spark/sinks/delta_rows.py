@@ -10,12 +10,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.delta_files import write_by_arrow
 from coterie.spark.sinks.delta_target import DeltaTarget
 from coterie.spark.sinks.delta_writer import DeltaWriter
 
-LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage_id="l")
+LINEAGE = TaskCheckpointLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage_id="l")
 SCHEMA = StructType([StructField("row", LongType()), StructField("text", StringType())])
 ROWS = 100
 """Rows of a batch."""

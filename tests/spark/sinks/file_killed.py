@@ -52,7 +52,7 @@ class KilledOwner:
 
         def seen_rename(source: Any, there: Any) -> None:
             rename(source, there)
-            if Path(there).parent == self._owners.folder.committed_folder(LINEAGE):
+            if Path(there).parent == self._owners.folder.committed_batches_folder(LINEAGE):
                 self._reached("decided")
             elif file_copies.COMMITTED_FOLDER in Path(source).parts:
                 self._reached("half moved")
@@ -76,11 +76,11 @@ class KilledOwner:
 def shown_by_disk(owners: Owners, batch: int) -> str:
     """The point that the owner of a batch has reached, from the files."""
     folder = owners.folder
-    committed = folder.committed_folder(LINEAGE) / str(batch)
+    committed = folder.committed_batches_folder(LINEAGE) / str(batch)
     if committed.is_dir():
         left = len(list(committed.rglob("*.json")))
         return "decided" if left == FILES else "half moved" if left else "moved"
-    (staged,) = folder.staged_folder.glob(f"*-{LINEAGE.lineage_id}-*")
+    (staged,) = folder.staged_copies_folder.glob(f"*-{LINEAGE.lineage_id}-*")
     written = list(staged.rglob("*.json"))
     if not written:
         return "begun"
@@ -109,7 +109,7 @@ def run(path: Path, point: str, fault: str, seed: int) -> bool:
     owners.own()
     assert owners.checkpoint.committed == BATCHES - 1
     if seed % 3 == 0:
-        owners.remove_commit_markers()
+        owners.remove_deduplication_data()
     if fault == "frozen":
         os.kill(victim, signal.SIGCONT)
         _, status = os.waitpid(victim, 0)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.fence import FencedError
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
 
 TASK = ConnectorTaskId(ConnectorName("my/c"), 2)
-LINEAGE = TaskLineage(task=TASK, lineage_id="l")
+LINEAGE = TaskCheckpointLineage(task=TASK, lineage_id="l")
 FILES = 3
 
 
@@ -127,11 +127,11 @@ class Owners:
         finally:
             copy.clean_up()
 
-    def remove_commit_markers(self) -> None:
+    def remove_deduplication_data(self) -> None:
         """Remove the marks, as two generations later."""
         self.checkpoint.is_retired = True
         self.checkpoint.holder = 0
-        self.folder.remove_commit_markers([LINEAGE])
+        self.folder.remove_deduplication_data([LINEAGE])
 
     def check_committed(self) -> None:
         """Check that readers see each row of a committed batch, and no row twice."""

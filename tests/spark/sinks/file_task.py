@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import create_first_checkpoint, take_over_checkpoint
+from coterie.spark.checkpoint import create_first_checkpoint_if_absent, take_over_checkpoint
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline
@@ -105,7 +105,7 @@ def main(folder: Path, format_: str, point: str) -> None:
         ),
         lambda _: None,
     )
-    create_first_checkpoint(folder / "checkpoints" / "0")
+    create_first_checkpoint_if_absent(folder / "checkpoints" / "0")
     held = take_over_checkpoint(folder / "checkpoints" / "0")
     last = max((int(path.name) for path in (held.path / "offsets").glob("[0-9]*")), default=-1)
     if point != "-":

@@ -9,12 +9,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.kafka_target import KafkaTarget
 from coterie.spark.sinks.kafka_writer import KafkaWriter, SendFunction
 
 TASK = ConnectorTaskId(ConnectorName("my/é"), 2)
-LINEAGE = TaskLineage(task=TASK, lineage_id="l")
+LINEAGE = TaskCheckpointLineage(task=TASK, lineage_id="l")
 ROWS = 20
 """Records of a batch."""
 

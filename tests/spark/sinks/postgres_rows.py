@@ -8,10 +8,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records.separator import SeparatedRows
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
-LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage_id="l")
+LINEAGE = TaskCheckpointLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage_id="l")
 SCHEMA = StructType([StructField("row", LongType()), StructField("text", StringType())])
 ROWS = 100
 """Rows of a batch."""

@@ -18,7 +18,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.jars import Jar, JarPackage
-from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, Batch, TaskLineage
+from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, Batch, TaskCheckpointLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_files import write_by_arrow, write_by_spark
 from coterie.spark.sinks.delta_table import SharedDeltaTable, shared_table_at
@@ -215,7 +215,7 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
         return spark.range(batch_id * 10, batch_id * 10 + 10).selectExpr("id AS row", "string(id) AS text")
 
     def by_spark(batch_id: int) -> None:
-        delta_spark.write_batch(rows(batch_id), path, application, batch_id, ())
+        delta_spark.append_or_upsert_once(rows(batch_id), path, application, batch_id, ())
 
     def by_files(batch_id: int, *, is_small: bool) -> None:
         layout = writer.check_or_create_table(rows(batch_id).schema)
@@ -344,7 +344,7 @@ async def test_task_0_compacts_the_table_after_the_configured_number_of_batches(
     path = tmp_path / "table"
     rows = spark.range(3).selectExpr("id AS row", "string(id) AS text")
     for number, files in ((1, 9), (0, 3)):
-        lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, number), lineage_id=str(number))
+        lineage = TaskCheckpointLineage(task=ConnectorTaskId(LINEAGE.task.connector, number), lineage_id=str(number))
         writer = DeltaWriter(target_of(path, {"optimize.interval.batches": "4"}), lineage)
         for batch_id in range(9 if number else 10):
             put(writer, replace(batch_of(rows, batch_id, is_small=True), task_lineage=lineage))
@@ -360,7 +360,7 @@ async def test_a_failure_of_the_merge_of_small_files_is_logged_in_one_line(
 
     monkeypatch.setattr(SharedDeltaTable, "merge_small_files", fail)
     path = tmp_path / "table"
-    lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, 0), lineage_id="l")
+    lineage = TaskCheckpointLineage(task=ConnectorTaskId(LINEAGE.task.connector, 0), lineage_id="l")
     writer = DeltaWriter(target_of(path, {"optimize.interval.batches": "1"}), lineage)
     rows = spark.range(3).selectExpr("id AS row", "string(id) AS text")
     for batch_id in range(2):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from coterie.spark.checkpoint import LINEAGE_FILE, find_batch_in_flight
+from coterie.spark.checkpoint import LINEAGE_FILE, find_batch_id_in_flight
 from tests.spark.conftest import SCHEMA, write_file
 from tests.spark.holders import TaskProcess, directories, last_committed_batch, wait_for_commits, wait_until
 from tests.spark.sinks.delta_rows import rows_of
@@ -24,7 +24,7 @@ ROWS = 20
 def state_of(holder: TaskProcess, folder: Path) -> str:
     """The state of the task's batch, from the files."""
     (checkpoint,) = directories(holder, folder)
-    if (batch_id := find_batch_in_flight(checkpoint)) is None:
+    if (batch_id := find_batch_id_in_flight(checkpoint)) is None:
         return "between batches"
     application = f"fight-0/{(checkpoint / LINEAGE_FILE).read_text()}"
     last = DeltaTable(str(folder / "table")).transaction_version(application)

@@ -18,7 +18,7 @@ import pytest
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.fence import FencedError
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks import file_copies
 from coterie.spark.sinks.file_copies import BatchCopy, SinkFolder
 from tests.spark.generations.stepped import Stage, install
@@ -52,8 +52,8 @@ def test_the_first_copy_of_a_batch_counts_and_names_its_files_by_task_lineage_ba
         copy.commit()
         copy.clean_up()
     assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"my%2Fc-2-l-7-0.json": "first"}
-    assert os.listdir(folder.staged_folder) == []
-    assert os.listdir(folder.committed_folder(LINEAGE) / "7") == ["mark"]
+    assert os.listdir(folder.staged_copies_folder) == []
+    assert os.listdir(folder.committed_batches_folder(LINEAGE) / "7") == ["mark"]
 
 
 def test_a_batch_without_rows_writes_a_mark_and_no_file(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_batch_without_rows_writes_a_mark_and_no_file(tmp_path: Path) -> None:
     copy.create_staging_folder()
     copy.commit()
     assert os.listdir(tmp_path / "out") == []
-    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_batches_folder(LINEAGE) / "0") == ["mark"]
     # A replay that has rows, because a transform is not deterministic, must not write them.
     assert folder.new_batch_copy(LINEAGE, 0).is_batch_committed
 
@@ -71,7 +71,7 @@ def test_no_part_of_a_copy_that_was_removed_during_its_write_is_ever_visible(tmp
     old, new = folder_at(tmp_path / "out"), folder_at(tmp_path / "out")
     copy = staged(old, "{}\n")
     new.take_over(LINEAGE)
-    assert os.listdir(old.staged_folder) == []
+    assert os.listdir(old.staged_copies_folder) == []
     # Spark's writer creates the folders again and writes the rest of the batch.
     written(copy, "the rest")
     with pytest.raises(FencedError):
@@ -90,8 +90,8 @@ def test_a_copy_that_was_removed_after_its_write_does_not_count_as_a_batch_witho
 def test_a_take_over_keeps_copies_of_other_tasks_and_incarnations(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
     copy = staged(folder, "{}\n")
-    folder.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage_id="l"))
-    folder.take_over(TaskLineage(task=TASK, lineage_id="m"))
+    folder.take_over(TaskCheckpointLineage(task=ConnectorTaskId(TASK.connector, 1), lineage_id="l"))
+    folder.take_over(TaskCheckpointLineage(task=TASK, lineage_id="m"))
     copy.commit()
     assert len(os.listdir(tmp_path / "out")) == 1
 
@@ -109,7 +109,7 @@ def test_a_take_over_completes_the_file_moves_of_the_former_owner(
     assert visible(tmp_path / "out").total() == 0
     folder.take_over(LINEAGE)
     assert visible(tmp_path / "out") == {"one": 1, "two": 1}
-    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_batches_folder(LINEAGE) / "0") == ["mark"]
 
 
 def test_other_names_among_the_committed_batches_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,20 +120,20 @@ def test_other_names_among_the_committed_batches_are_ignored(tmp_path: Path, mon
         patch.setattr(SinkFolder, "publish_files", lambda *_: None)
         staged(folder, "two", 1).commit()
     for name in (".nfs0001", ".DS_Store", "notes", "²"):
-        (folder.committed_folder(LINEAGE) / name).touch()
+        (folder.committed_batches_folder(LINEAGE) / name).touch()
     folder.take_over(LINEAGE)
     assert visible(tmp_path / "out") == {"one": 1, "two": 1}
-    folder.remove_commit_markers([LINEAGE])
-    assert folder.committed_folder(LINEAGE).is_file()
+    folder.remove_deduplication_data([LINEAGE])
+    assert folder.committed_batches_folder(LINEAGE).is_file()
 
 
 def test_a_retired_lineage_accepts_no_batch(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
     staged(folder, "one").commit()
     late, next_ = staged(folder, "late"), staged(folder, "next", 1)
-    folder.remove_commit_markers([LINEAGE])
-    folder.remove_commit_markers([LINEAGE])
-    assert folder.committed_folder(LINEAGE).is_file()
+    folder.remove_deduplication_data([LINEAGE])
+    folder.remove_deduplication_data([LINEAGE])
+    assert folder.committed_batches_folder(LINEAGE).is_file()
     for copy in (late, next_):
         with pytest.raises(FencedError):
             copy.commit()
@@ -152,7 +152,7 @@ def test_good_and_bad_rows_of_a_batch_come_from_one_copy(tmp_path: Path) -> None
         copy.clean_up()
     assert visible(tmp_path / "out") == {"b": 1}
     assert {path.name: path.read_text() for path in (tmp_path / "bad").iterdir()} == {"my%2Fc-2-l-0-bad-0.json": "a"}
-    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_batches_folder(LINEAGE) / "0") == ["mark"]
 
 
 @pytest.mark.parametrize("later", ["other", None])
@@ -173,8 +173,8 @@ def test_bad_records_go_to_the_folder_of_their_copy_even_if_a_later_config_names
     again.commit()
     if later is not None:
         assert os.listdir(tmp_path / later) == []
-    folder.remove_commit_markers([LINEAGE])
-    assert folder.committed_folder(LINEAGE).is_file()
+    folder.remove_deduplication_data([LINEAGE])
+    assert folder.committed_batches_folder(LINEAGE).is_file()
 
 
 def test_bad_records_in_the_folder_of_good_records_do_not_replace_these(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_bad_records_whose_folder_is_lost_go_to_another_folder_named_in_the_mark
     folder = folder_at(tmp_path / "out", bad=tmp_path / "in" / "bad")
     unmovable(folder, tmp_path / "in")
     later = folder_at(tmp_path / "out", bad=tmp_path / "other")
-    mark = folder.committed_folder(LINEAGE) / "0" / "mark"
+    mark = folder.committed_batches_folder(LINEAGE) / "0" / "mark"
     with pytest.raises(OSError, match=rf"could not be moved to .*/in/bad: Not a directory.* into {mark}"):
         later.take_over(LINEAGE)
     mark.write_text(str(tmp_path / "other"))
@@ -242,7 +242,7 @@ def test_bad_records_are_copied_once_to_a_folder_mounted_after_the_decisive_step
 ) -> None:
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
     staged(folder, "a", bad="b")._commit_by_rename()
-    (folder.committed_folder(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
+    (folder.committed_batches_folder(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
     name = folder.new_batch_copy(LINEAGE, 0).bad_files.file_name(0, ".json")
     (elsewhere / f".{name}.of-one-that-was-killed").write_text("ha")
     if dies_at is not None:
@@ -250,10 +250,10 @@ def test_bad_records_are_copied_once_to_a_folder_mounted_after_the_decisive_step
             patch.setattr(shutil if dies_at == "copyfileobj" else file_copies, dies_at, raise_killed)
             with pytest.raises(OSError, match=r"bad records could not be moved to .*Input/output error"):
                 folder.take_over(LINEAGE)
-        assert (folder.committed_folder(LINEAGE) / "0" / "bad" / name).exists()
+        assert (folder.committed_batches_folder(LINEAGE) / "0" / "bad" / name).exists()
     folder.take_over(LINEAGE)
     assert (os.listdir(elsewhere), (elsewhere / name).read_text()) == ([name], "b")
-    assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
+    assert os.listdir(folder.committed_batches_folder(LINEAGE) / "0") == ["mark"]
 
 
 def raise_killed(*_: object) -> None:
@@ -265,7 +265,7 @@ def test_an_owner_that_was_frozen_while_copying_does_not_restore_a_file_that_a_u
 ) -> None:
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
     staged(folder, "a", bad="b")._commit_by_rename()
-    (folder.committed_folder(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
+    (folder.committed_batches_folder(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
     copyfileobj, others = shutil.copyfileobj, list[str]()
 
     def freeze(source: Any, there: Any) -> None:
@@ -277,7 +277,7 @@ def test_an_owner_that_was_frozen_while_copying_does_not_restore_a_file_that_a_u
             moved.unlink()
 
     monkeypatch.setattr(shutil, "copyfileobj", freeze)
-    folder.publish_files(folder.committed_folder(LINEAGE) / "0")
+    folder.publish_files(folder.committed_batches_folder(LINEAGE) / "0")
     assert others
     assert os.listdir(elsewhere) == []
 
@@ -378,7 +378,7 @@ def test_files_staged_without_generations_are_removed(tmp_path: Path) -> None:
 
 def test_two_connectors_without_generations_that_share_a_folder_both_finish_their_last_batch(tmp_path: Path) -> None:
     former(tmp_path / "out")
-    other = TaskLineage(task=ConnectorTaskId(TASK.connector, 0), lineage_id="other")
+    other = TaskCheckpointLineage(task=ConnectorTaskId(TASK.connector, 0), lineage_id="other")
     folder_at(tmp_path / "out", "day").take_over(other)
     folder = folder_at(tmp_path / "out")
     folder.take_over(LINEAGE)
@@ -408,11 +408,11 @@ def play(path: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
         owners.own()
         assert owners.checkpoint.committed == owners.batches - 1
         if seed % 2:
-            owners.remove_commit_markers()
+            owners.remove_deduplication_data()
         stage.run_to_the_end()
         owners.check_committed()
-        owners.folder.remove_commit_markers([LINEAGE])
-        assert owners.folder.committed_folder(LINEAGE).is_file()
+        owners.folder.remove_deduplication_data([LINEAGE])
+        assert owners.folder.committed_batches_folder(LINEAGE).is_file()
     except AssertionError as error:
         error.add_note(f"seed {seed}; the last operations:\n" + "\n".join(stage.story))
         raise

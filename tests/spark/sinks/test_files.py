@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
-from coterie.spark.seams import Batch, TaskLineage
+from coterie.spark.seams import Batch, TaskCheckpointLineage
 from coterie.spark.sinks.files import FileSink
 from tests.sink_files import counted, visible_files
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
-LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("c"), 0), lineage_id="l")
+LINEAGE = TaskCheckpointLineage(task=ConnectorTaskId(ConnectorName("c"), 0), lineage_id="l")
 COLUMNS = """
     id INT, truth BOOLEAN, tiny TINYINT, small SMALLINT, long BIGINT, single FLOAT, double DOUBLE,
     price DECIMAL(9,2), middle DECIMAL(18,4), large DECIMAL(38,10), text STRING, bytes BINARY, day DATE,

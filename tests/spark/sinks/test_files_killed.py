@@ -10,7 +10,7 @@ import pytest
 
 from coterie.spark.checkpoint import (
     FIRST_CHECKPOINT_NAME,
-    find_batch_in_flight,
+    find_batch_id_in_flight,
     is_checkpoint_taken_over,
     last_batch_id_in_log,
 )
@@ -49,7 +49,7 @@ def shown_by_disk(folder: Path) -> str:
     assert checkpoint.name != FIRST_CHECKPOINT_NAME
     if last_batch_id_in_log(checkpoint / "commits") == batch:
         return "committed"
-    assert find_batch_in_flight(checkpoint) == batch
+    assert find_batch_id_in_flight(checkpoint) == batch
     work = folder / ".out.coterie"
     copies = list((work / "committed").glob(f"*/{batch}"))
     if copies:

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.security import java_settings
+from coterie.kafka.security import prepare_java_settings
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.arrow import internal_rows
+from coterie.spark.arrow import arrow_batches_to_internal_rows
 from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.plugins import configured_sink, configured_source
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
@@ -396,11 +396,11 @@ async def test_after_a_record_that_cannot_be_sent_no_more_stored_rows_are_conver
 
     def counted(rows: DataFrame, record_batches: Any) -> Generator[Any, None, None]:
         nonlocal converted
-        for piece in internal_rows(rows, record_batches):
+        for piece in arrow_batches_to_internal_rows(rows, record_batches):
             converted += 1
             yield piece
 
-    monkeypatch.setattr(kafka, "internal_rows", counted)
+    monkeypatch.setattr(kafka, "arrow_batches_to_internal_rows", counted)
     sink.take_over(LINEAGE, 1)
     with pytest.raises(WorldError, match="For larger records raise"):
         sink.stage(Batch(task_lineage=LINEAGE, batch_id=0, rows=lines, is_small=False))
@@ -538,7 +538,9 @@ async def test_a_sink_needs_the_rights_that_its_page_names_and_no_others(
         address = f"127.0.0.1:{broker.port}"
         security = KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username=USER, password=PASSWORD)
         topic_keys = {"topic.creation.default.partitions": "1"}
-        overrides = {f"producer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
+        overrides = {
+            f"producer.override.{name}": value for name, value in prepare_java_settings(security, tmp_path).items()
+        }
         config = config_of(rig, address, tmp_path, "secured") | topic_keys | overrides
         write_file(tmp_path / "in", "0.csv", [(row, None, row) for row in range(10)])
         errors = await rig.config_errors(config, ())

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks import kafka_writer
 from coterie.spark.sinks.kafka_writer import KafkaWriter
 from coterie.spark.sources.kafka_client import kafka_admin
@@ -83,7 +83,9 @@ class Scene:
         self._jars = jars
         self._ended_by = ended_by
 
-    def own(self, lineage: TaskLineage = LINEAGE, kind: type[KafkaWriter] = KafkaWriter, **changes: str) -> KafkaWriter:
+    def own(
+        self, lineage: TaskCheckpointLineage = LINEAGE, kind: type[KafkaWriter] = KafkaWriter, **changes: str
+    ) -> KafkaWriter:
         """Take the task over, with changed keys."""
         keys = self.keys | {key.replace("__", "."): value for key, value in changes.items()}
         writer = kind(target_of(keys), lineage, self.java, Producers(self.java))
@@ -158,7 +160,7 @@ def test_a_replay_writes_nothing_and_the_ledger_states_the_last_batch(scene: Sce
 class WithoutLedger(KafkaWriter):
     """A mutant that does not check the ledger."""
 
-    def _has_batch(self, batch_id: int) -> bool:
+    def _is_batch_committed(self, batch_id: int) -> bool:
         return False
 
 

@@ -113,7 +113,7 @@ async def test_a_null_stays_null_and_a_null_key_too(rig: Rig) -> None:
         ({"type": "TimestampConverter", "target.type": "unix"}, "field", "the value is a struct"),
         ({"type": "TimestampConverter", "target.type": "Time", "field": "id"}, "target.type", "Time is not supported"),
         ({"type": "TimestampConverter", "target.type": "string", "field": "id"}, "format", "needs a format"),
-        ({"type": "Flter"}, "type", "could not be found. Java classes are not loaded; there are Cast, DropHeaders"),
+        ({"type": "Flter"}, "type", "Class Flter could not be found."),
         ({"type": "io.debezium.transforms.ByLogicalTableRouter"}, "type", "use RegexRouter"),
         ({"type": "io.confluent.connect.transforms.Filter$Value"}, "type", "use Filter with a SQL condition"),
     ],

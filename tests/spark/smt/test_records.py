@@ -125,7 +125,7 @@ async def test_a_transform_changes_only_the_rows_that_match_its_predicate(rig: R
         (
             {"predicates.p.type": "Nothing"},
             "predicates.p.type",
-            "Class Nothing could not be found. There are HasHeaderKey",
+            "Class Nothing could not be found.",
         ),
         ({"predicates.p.pattern": None}, "predicates.p.pattern", "Missing required"),
         ({"predicates.q.pattern": "x"}, "predicates.q.pattern", "Unknown configuration"),

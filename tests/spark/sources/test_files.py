@@ -18,11 +18,11 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.positions import commit_empty_batches, write_source_log
+from coterie.spark.positions import commit_empty_batches, write_first_source_log_entry
 from coterie.spark.prefixed_config import SOURCE_PREFIX, PrefixedConfig
 from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, SPARK_PARTITION_BYTES_MAX, TaskInput
 from coterie.spark.sources.files import FileSource
-from coterie.spark.sources.folder_size import FolderSizeWarning
+from coterie.spark.sources.folder_size import FolderSizeReporter
 from tests.spark.conftest import Rig, rows_of, write_file
 
 ROWS = 60
@@ -205,7 +205,7 @@ def source(format_: str, **keys: str) -> FileSource:
 def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
     """Whether a batch of these files is small."""
     entries = [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}' for path in files]
-    write_source_log(checkpoint, entries)
+    write_first_source_log_entry(checkpoint, entries)
     commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
     without_spark: Any = None
     return source(format_).is_batch_small(without_spark, checkpoint, 0)
@@ -213,7 +213,9 @@ def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
 
 def has_bounded_partitions(checkpoint: Path, checked: FileSource, *files: Path) -> bool:
     """Whether the Spark partitions of a batch of these files are bounded."""
-    write_source_log(checkpoint, [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}' for path in files])
+    write_first_source_log_entry(
+        checkpoint, [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}' for path in files]
+    )
     commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
     without_spark: Any = None
     return checked.has_bounded_partitions(without_spark, checkpoint, 0)
@@ -343,7 +345,7 @@ def test_a_batch_is_bounded_by_files_or_by_bytes() -> None:
 def test_a_warning_about_a_folder_of_many_files_is_logged_once_and_when_the_number_has_doubled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = FolderSizeWarning()
+    size = FolderSizeReporter()
     counts = iter([9_999, 10_000, 19_999, 20_000, 39_999])
     monkeypatch.setattr("os.listdir", lambda _: range(next(counts)))
     with caplog.at_level(logging.WARNING, "coterie"):

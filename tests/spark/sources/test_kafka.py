@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewPartitions
 
 from coterie.config.security import KafkaSecurity
 from coterie.herder.seams import RuntimeDied, TaskDied, TaskRetrying
-from coterie.kafka.security import java_settings, librdkafka_settings
+from coterie.kafka.security import librdkafka_settings, prepare_java_settings
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
@@ -396,7 +396,9 @@ async def test_an_error_in_reading_records_for_their_columns_names_the_key_of_th
         secured.produce_rows("unreadable", 1)
         config = secured.config("unreadable")
         del config["value.schema"]
-        config |= {f"consumer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
+        config |= {
+            f"consumer.override.{name}": value for name, value in prepare_java_settings(security, tmp_path).items()
+        }
         errors = await rig.config_errors(config, ())
         with pytest.raises(ConfigError) as raised:
             await rig.runtime.split(ConnectorName("unreadable"), Incarnation("i"), config, ())
@@ -451,7 +453,9 @@ async def test_a_connector_needs_rights_to_its_topic_and_for_lag_to_its_group_an
         secured.create("secured", 1)
         secured.produce_rows("secured", 1)
         config = secured.config("secured")
-        overrides = {f"consumer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
+        overrides = {
+            f"consumer.override.{name}": value for name, value in prepare_java_settings(security, tmp_path).items()
+        }
         assert await rig.config_errors(config | overrides, ()) == {}
         with caplog.at_level(logging.DEBUG, "coterie"):
             start = await rig.start(config | overrides, "secured")

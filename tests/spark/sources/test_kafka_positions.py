@@ -12,9 +12,9 @@ from coterie.spark.sources.kafka_positions import (
     TopicIdPartition,
     commit_skip_to_positions,
     committed_offsets,
+    first_unplanned_offsets,
     partitions_in_checkpoint,
     planned_offset_ranges,
-    planned_offsets,
     to_spark_offsets_json,
     write_initial_offsets,
 )
@@ -62,7 +62,7 @@ def test_a_planned_batch_counts_as_next_and_not_as_committed(tmp_path: Path) -> 
     plan(tmp_path, 0, {ZERO: 5, ONE: 4}, commit=True)
     plan(tmp_path, 1, {ZERO: 6, ONE: 4}, commit=False)
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 5, ONE: 4}
-    assert planned_offsets(tmp_path, PARTS) == {ZERO: 6, ONE: 4}
+    assert first_unplanned_offsets(tmp_path, PARTS) == {ZERO: 6, ONE: 4}
     assert planned_offset_ranges(tmp_path, 0, PARTS) == {PARTS[0]: range(3, 5), PARTS[1]: range(4)}
     assert planned_offset_ranges(tmp_path, 1, PARTS) == {PARTS[0]: range(5, 6), PARTS[1]: range(4, 4)}
     assert partitions_in_checkpoint(tmp_path) == {("a.b-c", 0), ("a.b-c", 1)}
@@ -73,7 +73,7 @@ def test_advancing_a_checkpoint_can_be_repeated_after_a_failure_on_a_full_disk(t
     commit_skip_to_positions(tmp_path, {ZERO: 9, ONE: 0})
     with pytest.raises(OSError, match="File too large"), full_disk():
         commit_skip_to_positions(tmp_path, {ZERO: 11, ONE: 0})
-    assert planned_offsets(tmp_path, PARTS) == {ZERO: 9, ONE: 0}
+    assert first_unplanned_offsets(tmp_path, PARTS) == {ZERO: 9, ONE: 0}
     commit_skip_to_positions(tmp_path, {ZERO: 11, ONE: 0})
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 11, ONE: 0}
 
@@ -82,7 +82,7 @@ def test_advancing_a_checkpoint_commits_a_batch_after_the_last_one_even_before_t
     write_initial_offsets(tmp_path, {ZERO: 3, ONE: 0})
     for batch_id, offset in enumerate((9, 11)):
         commit_skip_to_positions(tmp_path, {ZERO: offset, ONE: 0})
-        assert committed_offsets(tmp_path, PARTS) == planned_offsets(tmp_path, PARTS) == {ZERO: offset, ONE: 0}
+        assert committed_offsets(tmp_path, PARTS) == first_unplanned_offsets(tmp_path, PARTS) == {ZERO: offset, ONE: 0}
         assert (tmp_path / "commits" / str(batch_id)).exists()
     assert (tmp_path / "metadata").exists()
 

@@ -7,7 +7,7 @@ import pytest
 from coterie.nouns.errors import UnreachableError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MAX_MS, spark_consumer_options
 from coterie.spark.sources.kafka_positions import TopicIdPartition
-from coterie.spark.sources.kafka_sizes import SAMPLED_PARTITIONS_MAX, mean_record_size_bytes
+from coterie.spark.sources.kafka_sizes import SAMPLED_PARTITIONS_MAX, sampled_mean_record_bytes
 from tests.spark.conftest import Rig
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -22,7 +22,7 @@ def test_the_estimated_record_size_is_the_larger_mean_of_the_first_and_the_last_
         for number, values in enumerate(partitions):
             kafka.produce(topic, number, values)
         ranges = {_part(topic, number): range(len(values)) for number, values in enumerate(partitions)}
-        return mean_record_size_bytes({"bootstrap.servers": kafka.servers}, ranges)
+        return sampled_mean_record_bytes({"bootstrap.servers": kafka.servers}, ranges)
 
     assert size_in("sizes-few", [SMALL] * 3) == 10
     assert size_in("sizes-grow", [SMALL] * 30 + [LARGE] * 10) == 50_000
@@ -40,7 +40,7 @@ def test_one_partition_of_each_topic_is_sampled_before_further_ones(rig: Rig, ka
     kafka.produce("sizes-one", 0, [LARGE] * 10)
     many = {_part("sizes-many", number): range(30) for number in range(SAMPLED_PARTITIONS_MAX)}
     one = _part("sizes-one", 0)
-    found = mean_record_size_bytes({"bootstrap.servers": kafka.servers}, {**many, one: range(10)})
+    found = sampled_mean_record_bytes({"bootstrap.servers": kafka.servers}, {**many, one: range(10)})
     assert found > 1_000, "without the large records it is 10"
 
 
@@ -49,9 +49,9 @@ def test_records_deleted_by_retention_have_no_size(rig: Rig, kafka: Kafka) -> No
     kafka.produce("sizes-gone", 0, [SMALL] * 30)
     kafka.delete_before("sizes-gone", 0, 30)
     ranges = {_part("sizes-gone", 0): range(30)}
-    assert mean_record_size_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0
+    assert sampled_mean_record_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0
     kafka.produce("sizes-gone", 0, [LARGE] * 3)
-    assert mean_record_size_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0, (
+    assert sampled_mean_record_bytes({"bootstrap.servers": kafka.servers}, ranges) == 0, (
         "records after the batch do not count"
     )
 
@@ -59,7 +59,7 @@ def test_records_deleted_by_retention_have_no_size(rig: Rig, kafka: Kafka) -> No
 def test_a_deleted_topic_is_not_created_by_sampling_it(rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.spark.sources.kafka_sizes.RESPONSE_TIMEOUT_MS", 1_000)
     with pytest.raises(UnreachableError):
-        mean_record_size_bytes({"bootstrap.servers": kafka.servers}, {_part("sizes-absent", 0): range(30)})
+        sampled_mean_record_bytes({"bootstrap.servers": kafka.servers}, {_part("sizes-absent", 0): range(30)})
     assert "sizes-absent" not in kafka.admin.list_topics(timeout=30).topics
 
 

@@ -18,9 +18,13 @@ from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.connect.interface import AssignorMetadata
 from coterie.assignors.connect.ownership import Ownership, compute_ownership, member_specs
-from coterie.assignors.connect.placement import EligibleMembers, Placement, compute_placement
+from coterie.assignors.connect.placement import Placement, PlacementEligibility, compute_placement
 from coterie.assignors.connect.standing import is_present_target_as_good
-from coterie.assignors.connect.waiting import AWAY_CHECK_INTERVAL_MS, compute_deferrals, possibly_returned_members
+from coterie.assignors.connect.waiting import (
+    BRIEFLY_LEFT_CHECK_INTERVAL_MS,
+    compute_deferrals,
+    possibly_returned_members,
+)
 from coterie.assignors.delay import tie_break_order
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.nouns.ids import MemberId
@@ -65,26 +69,27 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
     eligibility = Eligibility.from_members(members, snapshot.configured)
     owned = compute_ownership(snapshot, eligibility.is_eligible)
     deferred = compute_deferrals(snapshot, owned.unowned, policy.max_delay_ms)
-    eligible_members = EligibleMembers.from_eligibility(eligibility, owned.away_members)
+    placement_eligibility = PlacementEligibility.from_eligibility(eligibility, owned.briefly_left_members)
     placement = compute_placement(
         owned,
         members,
-        eligible_members,
+        placement_eligibility,
         deferred=union_of_jobs(one.jobs for one in deferred.values()),
         order=tie_break_order(
-            possibly_returned_members(snapshot, owned), eligible_members.eligibility_without_away.wildcard_workers
+            possibly_returned_members(snapshot, owned),
+            placement_eligibility.eligibility_without_briefly_left.wildcard_workers,
         ),
         policy=policy,
     )
     jobs = (
         owned.present_targets
-        if is_present_target_as_good(owned, placement, eligible_members)
+        if is_present_target_as_good(owned, placement, placement_eligibility)
         else placement.jobs_by_member
     )
     return ComputedTarget(
         members={member: TargetOfMember(jobs=jobs[member]) for member in sorted(members)},
         deferred=deferred,
-        unplaceable=_group_unplaceable_jobs(placement.unplaceable_jobs, members, eligible_members, owned),
+        unplaceable=_group_unplaceable_jobs(placement.unplaceable_jobs, members, placement_eligibility, owned),
         next_in_ms=_next_target_in_ms(placement, policy),
     )
 
@@ -96,31 +101,37 @@ def _next_target_in_ms(placement: Placement, policy: RebalancePolicy) -> int | N
     due = []
     if placement.postponed_move_count:
         due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))
-    if placement.depends_on_away_members:
-        due.append(AWAY_CHECK_INTERVAL_MS)
+    if placement.depends_on_briefly_left_members:
+        due.append(BRIEFLY_LEFT_CHECK_INTERVAL_MS)
     return min(due, default=None)
 
 
 def _group_unplaceable_jobs(
-    jobs: Jobs, members: Mapping[MemberId, MemberSpec], eligible_members: EligibleMembers, owned: Ownership
+    jobs: Jobs, members: Mapping[MemberId, MemberSpec], placement_eligibility: PlacementEligibility, owned: Ownership
 ) -> tuple[UnplaceableJobs, ...]:
     """The unplaceable ``jobs``, grouped by the reason, which is a text for operators."""
     if not jobs:
         return ()
-    waiting = eligible_members.eligibility_with_away.assignable_jobs(jobs) if owned.away_members else NO_JOBS
+    waiting = (
+        placement_eligibility.eligibility_with_briefly_left.assignable_jobs(jobs)
+        if owned.briefly_left_members
+        else NO_JOBS
+    )
     found: defaultdict[str, list[Job]] = defaultdict(list)
     for job in waiting:
         may = [
             member
-            for member in sorted(owned.away_members)
-            if eligible_members.eligibility_with_away.is_eligible(member, job)
+            for member in sorted(owned.briefly_left_members)
+            if placement_eligibility.eligibility_with_briefly_left.is_eligible(member, job)
         ]
         found[f"each worker that may run it has left for a short time ({', '.join(may)})"].append(job)
     others = jobs - waiting
     claimed = union_of_jobs(view.claims or NO_JOBS for view in members.values() if view.is_draining) & others
     for job in claimed:
-        found[eligible_members.eligibility_with_away.unassigned_reason(job, members)].append(job)
+        found[placement_eligibility.eligibility_with_briefly_left.unassigned_reason(job, members)].append(job)
     unclaimed = others - claimed
     if unclaimed:  # all of these have the same reason
-        found[eligible_members.eligibility_with_away.unassigned_reason(next(iter(unclaimed)), members)] += unclaimed
+        found[
+            placement_eligibility.eligibility_with_briefly_left.unassigned_reason(next(iter(unclaimed)), members)
+        ] += unclaimed
     return tuple(UnplaceableJobs(jobs=Jobs.of(there), reason=reason) for reason, there in sorted(found.items()))

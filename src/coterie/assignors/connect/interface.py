@@ -64,8 +64,8 @@ class ConnectAssignor(Protocol):
       immutable.
     - **Result.** Each configured job is exactly once in the target: with a member, or deferred for a departed member by
       more than 0 ms, or unplaceable with a reason. Every member that the snapshot has may be left out: its target is
-      then empty. The target says where a job has to be. The coordinator takes the steps: it revokes a job, and assigns
-      it when its owner has stopped it.
+      then empty. A reason is cut at 1,000 characters. The target says where a job has to be. The coordinator takes the
+      steps: it revokes a job, and assigns it when its owner has stopped it.
     """
 
     @property

@@ -25,7 +25,7 @@ from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, Sn
 class Ownership:
     """The owners of the configured jobs. Each job has at most one owner."""
 
-    owned_by_member: Mapping[MemberId, Jobs]
+    owned_jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs of every member that it runs, or that it has stopped and will start again; a member without jobs has an
     empty value."""
     unowned: Jobs
@@ -34,7 +34,7 @@ class Ownership:
     """The configured jobs in the present target of every member; each job is with one member only."""
     pending_revocations: Mapping[MemberId, Jobs]
     """The configured jobs of every member that were revoked from it and that it has not given back."""
-    away_members: frozenset[MemberId]
+    briefly_left_members: frozenset[MemberId]
     """The static members that have left for a short time: they receive no job, and keep the jobs that they own."""
 
     @property
@@ -43,7 +43,7 @@ class Ownership:
         target has ordered. If the assignor may choose which jobs move, it chooses these, so that the target does not
         change."""
         return union_of_jobs(self.present_targets.values()) & union_of_jobs(
-            jobs - self.present_targets[member] for member, jobs in self.owned_by_member.items()
+            jobs - self.present_targets[member] for member, jobs in self.owned_jobs_by_member.items()
         )
 
 
@@ -77,11 +77,11 @@ def compute_ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, 
             given_back |= again
     taken = union_of_jobs(owned.values())
     return Ownership(
-        owned_by_member=owned,
+        owned_jobs_by_member=owned,
         unowned=configured - taken,
         present_targets=standing,
         pending_revocations=pending,
-        away_members=frozenset(one.member_id for one in members if one.member_epoch < 0),
+        briefly_left_members=frozenset(one.member_id for one in members if one.member_epoch < 0),
     )
 
 

@@ -31,59 +31,65 @@ class Placement:
     receive them now."""
     postponed_move_count: int
     """The number of moves that the limit of moves per round has postponed: these jobs stay on their present members."""
-    depends_on_away_members: bool
+    depends_on_briefly_left_members: bool
     """Whether the placement would differ if the static members that have left for a short time (are away) were present:
     then it is computed again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EligibleMembers:
+class PlacementEligibility:
     """Which members may receive which jobs, with and without the members that are away: static members that have left
     for a short time."""
 
-    eligibility_with_away: Eligibility
+    eligibility_with_briefly_left: Eligibility
     """Which members may receive which jobs if those that are away count as present."""
-    eligibility_without_away: Eligibility
+    eligibility_without_briefly_left: Eligibility
     """Which of the other members may receive which jobs."""
-    jobs_claimed_only_by_away: Jobs
+    jobs_claimed_only_by_briefly_left: Jobs
     """The jobs that are claimed only by members that are away: these jobs stay where they are, or wait."""
 
     @classmethod
-    def from_eligibility(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
+    def from_eligibility(cls, in_group: Eligibility, briefly_left: frozenset[MemberId]) -> "PlacementEligibility":
         """The object for the eligibility ``in_group`` of all members: it has ``in_group`` itself as
-        ``eligibility_with_away``, and the eligibility without the members ``away``, static members that have left for a
-        short time."""
-        if not away:
+        ``eligibility_with_briefly_left``, and the eligibility without the members ``briefly_left``, static members that
+        have left for a short time."""
+        if not briefly_left:
             return cls(
-                eligibility_with_away=in_group, eligibility_without_away=in_group, jobs_claimed_only_by_away=NO_JOBS
+                eligibility_with_briefly_left=in_group,
+                eligibility_without_briefly_left=in_group,
+                jobs_claimed_only_by_briefly_left=NO_JOBS,
             )
-        claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
+        claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in briefly_left}
         present = replace(
             in_group,
-            wildcard_workers=tuple(member for member in in_group.wildcard_workers if member not in away),
+            wildcard_workers=tuple(member for member in in_group.wildcard_workers if member not in briefly_left),
             claims_by_worker=claims,
-            draining_workers=in_group.draining_workers - away,
+            draining_workers=in_group.draining_workers - briefly_left,
         )
         return cls(
-            eligibility_with_away=in_group,
-            eligibility_without_away=present,
-            jobs_claimed_only_by_away=in_group.static_jobs - union_of_jobs(claims.values()),
+            eligibility_with_briefly_left=in_group,
+            eligibility_without_briefly_left=present,
+            jobs_claimed_only_by_briefly_left=in_group.static_jobs - union_of_jobs(claims.values()),
         )
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
         have left for a short time could receive is not released, unless its owner's own claims forbid the job: claims
         hold also if no worker can run the job then."""
-        ineligible = self.eligibility_with_away.ineligible_jobs(owned)
-        if self.eligibility_without_away is self.eligibility_with_away:
+        ineligible = self.eligibility_with_briefly_left.ineligible_jobs(owned)
+        if self.eligibility_without_briefly_left is self.eligibility_with_briefly_left:
             return ineligible
         found = {
             member: (
-                self.eligibility_without_away.assignable_jobs(jobs)
-                if member in self.eligibility_with_away.draining_workers
+                self.eligibility_without_briefly_left.assignable_jobs(jobs)
+                if member in self.eligibility_with_briefly_left.draining_workers
                 else jobs
             )
-            - (NO_JOBS if member in self.eligibility_with_away.claims_by_worker else self.jobs_claimed_only_by_away)
+            - (
+                NO_JOBS
+                if member in self.eligibility_with_briefly_left.claims_by_worker
+                else self.jobs_claimed_only_by_briefly_left
+            )
             for member, jobs in ineligible.items()
         }
         return {member: jobs for member, jobs in found.items() if jobs}
@@ -91,13 +97,15 @@ class EligibleMembers:
     def unplaceable_jobs(self, jobs: Jobs) -> Jobs:
         """Those of ``jobs`` that no member may receive now. Members that drain, and static members that have left for a
         short time, do not count as receivers."""
-        return self.eligibility_without_away.unassignable_jobs(jobs) | (jobs & self.jobs_claimed_only_by_away)
+        return self.eligibility_without_briefly_left.unassignable_jobs(jobs) | (
+            jobs & self.jobs_claimed_only_by_briefly_left
+        )
 
 
 def compute_placement(
     ownership: Ownership,
     members: Mapping[MemberId, MemberSpec],
-    eligible_members: EligibleMembers,
+    placement_eligibility: PlacementEligibility,
     *,
     deferred: Jobs,
     order: Sequence[MemberId],
@@ -108,11 +116,11 @@ def compute_placement(
     While jobs are deferred, or a static member that has left for a short time (is away) owns jobs, no job moves for
     balance. ``order`` contains the wildcard workers that are not away; among equals, an earlier one is preferred.
     """
-    draining = eligible_members.eligibility_with_away.draining_workers
-    ineligible = eligible_members.ineligible_jobs(ownership.owned_by_member)
+    draining = placement_eligibility.eligibility_with_briefly_left.draining_workers
+    ineligible = placement_eligibility.ineligible_jobs(ownership.owned_jobs_by_member)
     drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
-    stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned_by_member.items()}
-    static = eligible_members.eligibility_with_away.static_jobs
+    stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned_jobs_by_member.items()}
+    static = placement_eligibility.eligibility_with_briefly_left.static_jobs
     to_place = (ownership.unowned | union_of_jobs(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
@@ -121,7 +129,9 @@ def compute_placement(
         given, surplus = jobs_to_receive_and_release(
             stays, to_assign=to_place, assignable_now=to_place - deferred, moved_before=moved, order=order
         )
-    is_held_back = bool(deferred) or any(ownership.owned_by_member[member] for member in ownership.away_members)
+    is_held_back = bool(deferred) or any(
+        ownership.owned_jobs_by_member[member] for member in ownership.briefly_left_members
+    )
     to_balance = {} if is_held_back else surplus
     drains_now, balance_now = _limit_moves(drains, to_balance, ownership, policy)
     postponed = {member: jobs - drains_now.get(member, NO_JOBS) for member, jobs in drains.items()}
@@ -139,14 +149,14 @@ def compute_placement(
         )
     given = swap_toward_present_targets(given, ownership.present_targets)
     unowned, moving = ownership.unowned - deferred, union_of_jobs(ineligible.values()) - stay_there
-    unplaceable = eligible_members.unplaceable_jobs(unowned | moving)
+    unplaceable = placement_eligibility.unplaceable_jobs(unowned | moving)
     load = {member: len(jobs) for member, jobs in stays.items()}
     parts = [given]
     for claimed in ((unowned & static) - unplaceable, (moving & static) - unplaceable):
         # In two steps, like the classic rounds: first the jobs without an owner, then the jobs that members release.
-        parts.append(eligible_members.eligibility_without_away.assign_static_jobs(claimed, load))
+        parts.append(placement_eligibility.eligibility_without_briefly_left.assign_static_jobs(claimed, load))
         load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
-    back = eligible_members.eligibility_without_away.assign_back_to_draining(
+    back = placement_eligibility.eligibility_without_briefly_left.assign_back_to_draining(
         unplaceable & _jobs_of_draining_members(ownership, draining), members, load
     )
     parts += [postponed, back]
@@ -160,8 +170,8 @@ def compute_placement(
         jobs_by_member=placed,
         unplaceable_jobs=unplaceable - union_of_jobs(back.values()),
         postponed_move_count=len(stay_there) + count_revoked_jobs(to_balance) - count_revoked_jobs(balance_now),
-        depends_on_away_members=bool(ownership.away_members)
-        and _depends_on_away_members(placed, unplaceable, eligible_members),
+        depends_on_briefly_left_members=bool(ownership.briefly_left_members)
+        and _depends_on_briefly_left_members(placed, unplaceable, placement_eligibility),
     )
 
 
@@ -231,12 +241,12 @@ def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId
     )
 
 
-def _depends_on_away_members(
-    placed: Mapping[MemberId, Jobs], unplaceable: Jobs, eligible_members: EligibleMembers
+def _depends_on_briefly_left_members(
+    placed: Mapping[MemberId, Jobs], unplaceable: Jobs, placement_eligibility: PlacementEligibility
 ) -> bool:
     """Whether a static member that has left for a short time could run a job that is unplaceable or must move, or would
     gain or release a job for balance."""
-    in_group = eligible_members.eligibility_with_away
+    in_group = placement_eligibility.eligibility_with_briefly_left
     if in_group.assignable_jobs(unplaceable) or in_group.ineligible_jobs(placed):
         return True
     _, surplus = jobs_to_receive_and_release(

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.connect.ownership import Ownership
-from coterie.assignors.connect.placement import EligibleMembers, Placement
+from coterie.assignors.connect.placement import Placement, PlacementEligibility
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
 
-def is_present_target_as_good(ownership: Ownership, placement: Placement, eligible_members: EligibleMembers) -> bool:
+def is_present_target_as_good(
+    ownership: Ownership, placement: Placement, placement_eligibility: PlacementEligibility
+) -> bool:
     """Whether the present target places the same jobs as ``placement``, each on a member that may run it, with as few
     moves, the same loads and as even a spread. False while ``placement`` postpones moves, unless the two are equal."""
     standing, placed = ownership.present_targets, placement.jobs_by_member
@@ -27,16 +29,16 @@ def is_present_target_as_good(ownership: Ownership, placement: Placement, eligib
     for member, jobs in standing.items():
         others = jobs - placed[member]
         if others and (
-            member in ownership.away_members
-            or eligible_members.eligibility_with_away.eligible_jobs(member, others) != others
+            member in ownership.briefly_left_members
+            or placement_eligibility.eligibility_with_briefly_left.eligible_jobs(member, others) != others
         ):
             return False
     wildcard, static = (
-        eligible_members.eligibility_without_away.wildcard_workers,
-        sorted(eligible_members.eligibility_without_away.claims_by_worker),
+        placement_eligibility.eligibility_without_briefly_left.wildcard_workers,
+        sorted(placement_eligibility.eligibility_without_briefly_left.claims_by_worker),
     )
     was, would_be = (
-        _PlacementQuality.from_placement(jobs, ownership.owned_by_member, wildcard, static)
+        _PlacementQuality.from_placement(jobs, ownership.owned_jobs_by_member, wildcard, static)
         for jobs in (standing, placed)
     )
     return (

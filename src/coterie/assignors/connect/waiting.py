@@ -9,7 +9,7 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.target_assignments import DeferredJobs, GroupSnapshot
 
-AWAY_CHECK_INTERVAL_MS = 5_000
+BRIEFLY_LEFT_CHECK_INTERVAL_MS = 5_000
 """The time until the next computation while jobs wait for a static member that has left for a short time. An interval
 is needed because neither the return of such a member nor the release of a job requests a new target."""
 
@@ -44,5 +44,5 @@ def possibly_returned_members(snapshot: GroupSnapshot, ownership: Ownership) -> 
     return [
         one.member_id
         for one in snapshot.members
-        if not (ownership.owned_by_member[one.member_id] or ownership.present_targets[one.member_id])
+        if not (ownership.owned_jobs_by_member[one.member_id] or ownership.present_targets[one.member_id])
     ]

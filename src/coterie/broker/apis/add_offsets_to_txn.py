@@ -2,8 +2,8 @@
 commits offsets of the group in it."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, transactional_group_access_error
-from coterie.broker.apis.transactional import OFFSETS_PARTITION, coordinator_reply
+from coterie.broker.apis.authorization import ApiAuthorization, transactional_write_group_read_error
+from coterie.broker.apis.transactional import OFFSETS_PARTITION, ask_transaction_coordinator
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.transaction_messages import AddPartitions, ProducerIdAndEpoch
 from coterie.wire.errors import ErrorCode
@@ -21,7 +21,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         producer=ProducerIdAndEpoch(body.producer_id, body.producer_epoch),
         partitions=frozenset((OFFSETS_PARTITION,)),
     )
-    reply = await coordinator_reply(
+    reply = await ask_transaction_coordinator(
         broker,
         body.transactional_id,
         lambda _: event,
@@ -34,5 +34,5 @@ API = KafkaApi(
     key=25,
     versions=range(5),
     handle=handle,
-    authorization=ApiAuthorization(check_request=transactional_group_access_error),
+    authorization=ApiAuthorization(check_request=transactional_write_group_read_error),
 )

@@ -12,10 +12,10 @@ from coterie.broker.apis.authorization import (
     Operation,
     make_cluster_check,
     make_topic_check,
-    make_transactional_id_check,
-    partition_items_authorization,
+    make_transactional_id_write_check,
+    topic_authorization_with_partition_errors,
 )
-from coterie.broker.apis.transactional import coordinator_reply
+from coterie.broker.apis.transactional import ask_transaction_coordinator
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.topics.names import is_internal_topic
 from coterie.groups.transaction_messages import (
@@ -78,7 +78,7 @@ async def _add_or_verify_partitions(
     OPERATION_NOT_ATTEMPTED.
     """
     asked = frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
-    errors = {of: error for of in asked if (error := _partition_error(broker, of))}
+    errors = {of: error for of in asked if (error := _missing_or_internal_partition_error(broker, of))}
     if errors:
         return lambda of: errors.get(of, ErrorCode.operation_not_attempted)
     if not transactional_id:
@@ -86,13 +86,13 @@ async def _add_or_verify_partitions(
     if not asked:
         return lambda _: ErrorCode.none
     event: Event = (VerifyPartitions if only_verifies else AddPartitions)(producer=producer, partitions=asked)
-    reply = await coordinator_reply(
+    reply = await ask_transaction_coordinator(
         broker, transactional_id, lambda _: event, supports_producer_fenced=supports_producer_fenced
     )
     return lambda of: ErrorCode.transaction_abortable if of in reply.missing_partitions else reply.error
 
 
-def _partition_error(broker: BrokerContext, topic_partition: TopicPartition) -> ErrorCode | None:
+def _missing_or_internal_partition_error(broker: BrokerContext, topic_partition: TopicPartition) -> ErrorCode | None:
     """The error code if the partition does not exist or belongs to an internal topic, else None."""
     if is_internal_topic(topic_partition.topic):
         return ErrorCode.topic_authorization_failed
@@ -116,11 +116,11 @@ def _topic_entries(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _add_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code of the topic in the entry ``asked`` of a request of v0-3; None if the client may write with the
     transactional id and to all topics of the request. If only another topic of the request is refused, the code is
     OPERATION_NOT_ATTEMPTED."""
-    error = make_transactional_id_check("v3_and_below_transactional_id")(access)
+    error = make_transactional_id_write_check("v3_and_below_transactional_id")(access)
     if error is not None:
         return error
     write = make_topic_check(Operation.WRITE)
@@ -130,7 +130,7 @@ def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | N
     return ErrorCode.operation_not_attempted if any(write(access, other) for other in others) else None
 
 
-def _broker_only_authorization_error(access: AccessCheck) -> ErrorCode | None:
+def _broker_only_version_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """CLUSTER_AUTHORIZATION_FAILED if a client without CLUSTER_ACTION on the cluster sends v4 or later, which Kafka
     allows to brokers only; else None."""
     return (
@@ -141,10 +141,10 @@ def _broker_only_authorization_error(access: AccessCheck) -> ErrorCode | None:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_broker_only_authorization_error,
+    check_request=_broker_only_version_authorization_error,
     items=[
-        partition_items_authorization(
-            _topic_authorization_error,
+        topic_authorization_with_partition_errors(
+            _add_topic_authorization_error,
             request_field="v3_and_below_topics",
             response_field="results_by_topic_v3_and_below",
             partition_fields=("partitions", "results_by_partition"),

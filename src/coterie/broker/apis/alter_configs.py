@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import Operation, resources_authorization
+from coterie.broker.apis.authorization import Operation, config_resources_authorization
 from coterie.broker.apis.incremental_alter_configs import alter_resources
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.topics.config_changes import check_unique_names, require_value
@@ -14,10 +14,10 @@ from coterie.wire.kio_entities import Values
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    return await alter_resources(broker, request, _replace_configs)
+    return await alter_resources(broker, request, _only_requested_configs)
 
 
-def _replace_configs(asked: Any, _definition: ConfigDef, _own: Mapping[str, str]) -> dict[str, str]:
+def _only_requested_configs(asked: Any, _definition: ConfigDef, _own: Mapping[str, str]) -> dict[str, str]:
     """The new configs of a topic or group: only those in the request's entry ``asked``. The configs set before are
     dropped.
 
@@ -27,5 +27,5 @@ def _replace_configs(asked: Any, _definition: ConfigDef, _own: Mapping[str, str]
     return {one.name: require_value(one.name, one.value) for one in asked.configs}
 
 
-_AUTHORIZATION = resources_authorization(Operation.ALTER_CONFIGS, response_field="responses")
+_AUTHORIZATION = config_resources_authorization(Operation.ALTER_CONFIGS, response_field="responses")
 API = KafkaApi(key=33, versions=range(3), handle=handle, authorization=_AUTHORIZATION)

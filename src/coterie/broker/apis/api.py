@@ -26,8 +26,11 @@ class KafkaApi:
     authorization: ApiAuthorization
     advertised_version_min: int | None = None
     """The lowest version in ApiVersions responses; None: the lowest of ``versions``."""
+    has_error_message: bool = False
+    """Whether the response has one error code, with a message. Then a request with too many array elements is refused
+    with INVALID_REQUEST; otherwise its connection is closed, as in Kafka."""
 
-    def respond(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
+    def handle_authorized(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
         """The values of the response to ``request``, or an awaitable for them. If the broker has access rules, only
         what they allow is handled, and the rest is refused (`authorized_response`)."""
         rules = broker.security.acls

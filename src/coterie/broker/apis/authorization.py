@@ -100,7 +100,7 @@ class ApiAuthorization:
     filter_response: Callable[[AccessCheck, Values], Values] | None = None
     """Returns the response without what the client may not see, for responses with more than the items that the request
     names."""
-    handles_empty_request: bool = False
+    calls_handler_if_all_refused: bool = False
     """Whether the handler is called even if all items of the request are refused, because the response has fields that
     do not depend on the items."""
 
@@ -124,16 +124,16 @@ def make_cluster_check(operation: Operation) -> Callable[[AccessCheck], ErrorCod
     return lambda access: access.error_code(operation, CLUSTER)
 
 
-def make_transactional_id_check(field: str = "transactional_id") -> Callable[[AccessCheck], ErrorCode | None]:
+def make_transactional_id_write_check(field: str = "transactional_id") -> Callable[[AccessCheck], ErrorCode | None]:
     """A function that returns TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the client may not write with the transactional
     id in the request's field ``field``, else None."""
     return lambda access: access.error_code(Operation.WRITE, TRANSACTIONAL_ID, getattr(access.request.body, field))
 
 
-def transactional_group_access_error(access: AccessCheck) -> ErrorCode | None:
+def transactional_write_group_read_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not write with the request's transactional id, or not read its group; else
     None."""
-    return make_transactional_id_check()(access) or make_group_check(Operation.READ)(access)
+    return make_transactional_id_write_check()(access) or make_group_check(Operation.READ)(access)
 
 
 def make_topic_check(
@@ -161,7 +161,7 @@ def create_topic_authorization_error(access: AccessCheck, topic: Any) -> ErrorCo
     return access.error_code(Operation.CREATE, TOPIC, topic.name)
 
 
-def partition_items_authorization(
+def topic_authorization_with_partition_errors(
     check: ItemCheck,
     *,
     request_field: str = "topics",
@@ -195,7 +195,7 @@ def partition_items_authorization(
     )
 
 
-def topic_items_authorization(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
+def topic_authorization_with_topic_errors(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
     """The declaration that each topic in the request's list ``topics`` is authorized with ``check``, for a response
     that has one entry with an error code for a topic."""
     return ItemAuthorization(
@@ -239,7 +239,7 @@ def groups_authorization(operation: Operation, *, request_field: str, response_f
     )
 
 
-def resources_authorization(operation: Operation, *, response_field: str) -> ApiAuthorization:
+def config_resources_authorization(operation: Operation, *, response_field: str) -> ApiAuthorization:
     """The declaration that ``operation`` is authorized on each config resource in the request's list ``resources``: on
     the topic or the group, or on the cluster for every other type."""
 

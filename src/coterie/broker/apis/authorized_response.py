@@ -2,7 +2,7 @@
 
 Items that the client may not access are removed from the request before the handler runs. Their entries, with Kafka's
 error code, are added to the response afterwards. If items were removed and none is left, the handler is not called,
-unless the API declares ``handles_empty_request``.
+unless the API declares ``calls_handler_if_all_refused``.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -55,7 +55,7 @@ async def authorized_response(
     """Let ``handle`` handle the request without the items that the client may not access. Returns the values of the
     response, with an error code for each refused item and without what the client may not see; None if the request has
     no response. ``handle`` is not called if the whole request is refused, or all items of an API that does not declare
-    ``handles_empty_request``.
+    ``calls_handler_if_all_refused``.
 
     :raises WireError: when an item is refused, but the request has no response (Produce with acks 0). As in Kafka, the
         connection is then closed: the client would not notice the refusal otherwise.
@@ -65,7 +65,7 @@ async def authorized_response(
     if error is not None:
         return response_with_empty_values(header.api_key, header.api_version, {"error_code": error})
     values: Values | None = {}
-    if not refused or authorization.handles_empty_request or not _has_no_items(authorization, body):
+    if not refused or authorization.calls_handler_if_all_refused or not _has_no_items(authorization, body):
         result = handle(access.broker, replace(access.request, body=body))
         values = await result if isinstance(result, Awaitable) else result
     if values is None or access.request.field_or_default("acks", None) == 0:
@@ -75,12 +75,12 @@ async def authorized_response(
                 f" connection reports this to the client: {refused}"
             )
         return values
-    return _restrict_response(
+    return _filter_and_add_refused_entries(
         authorization, access, values, refused, handler_received_items=not _has_no_items(authorization, body)
     )
 
 
-def _restrict_response(
+def _filter_and_add_refused_entries(
     authorization: ApiAuthorization,
     access: AccessCheck,
     values: Values,

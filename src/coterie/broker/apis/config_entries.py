@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from coterie.broker.connect_configs import group_config_defaults
 from coterie.broker.context import NODE_ID, BrokerContext
-from coterie.broker.groups.configs import broker_config_name, group_config_definition
+from coterie.broker.groups.configs import broker_config_giving_default, group_config_definition
 from coterie.broker.topics.broker_configs import broker_config_keys_and_values
 from coterie.broker.topics.configs import BROKER_CONFIG_NAMES, TOPIC_CONFIGS, batch_size_max
 from coterie.config.definition import ConfigKey, Type
@@ -37,7 +37,7 @@ _TYPES = {
 """Kafka's number of each config type (KIP-569)."""
 
 
-def topic_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Values]:
+def topic_config_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Values]:
     """An entry for each config that a topic can have; ``configs`` are those set on the topic."""
     batch_size = str(batch_size_max({}, broker.settings))
     return [
@@ -52,7 +52,7 @@ def topic_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Val
     ]
 
 
-def group_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Values]:
+def group_config_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Values]:
     """An entry for each config that a group can have; ``configs`` are those set on the group."""
     on_broker = group_config_defaults(broker.settings)
     return [
@@ -60,14 +60,14 @@ def group_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Val
             key,
             configs.get(key.name),
             ConfigSource.GROUP,
-            broker_config_name(key.name),
+            broker_config_giving_default(key.name),
             set_on_broker=value if (value := on_broker.get(key.name)) != key.default else None,
         )
         for key in group_config_definition(broker.settings).keys
     ]
 
 
-def broker_entries(broker: BrokerContext) -> list[Values]:
+def broker_config_entries(broker: BrokerContext) -> list[Values]:
     """An entry for each config of this broker. All are read-only: they cannot be changed while the broker runs."""
     entries: list[Values] = []
     for key, value in broker_config_keys_and_values(broker.settings, NODE_ID, f"{broker.host}:{broker.port}"):

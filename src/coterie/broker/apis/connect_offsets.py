@@ -2,24 +2,24 @@
 (KIP-848). The offsets themselves are stored like those of a classic group without members."""
 
 from coterie.broker.groups.connect import ConnectGroups
-from coterie.groups.connect.messages import ChangeResponse, CheckOffsetRequest
+from coterie.groups.connect.messages import CheckOffsetAccess, ErrorOnlyResponse
 from coterie.nouns.ids import GroupId, MemberEpoch, MemberId
 from coterie.wire.errors import ErrorCode
 
 
-async def connect_offset_error(
+async def offset_request_error(
     connect_groups: ConnectGroups, group_id: GroupId, *, member_id: str | None, member_epoch: int, is_commit: bool
 ) -> ErrorCode:
     """NONE if the client may commit (``is_commit``) or fetch offsets of the connect group ``group_id``, else the error
     code of the response. Without ``member_id`` and with a negative ``member_epoch`` the client is not a member."""
     response = await connect_groups.ask(
         group_id,
-        lambda reply_to: CheckOffsetRequest(
+        lambda reply_to: CheckOffsetAccess(
             reply_to=reply_to,
             member_id=MemberId(member_id or ""),
             member_epoch=MemberEpoch(member_epoch),
             is_commit=is_commit,
         ),
     )
-    assert isinstance(response, ChangeResponse)
+    assert isinstance(response, ErrorOnlyResponse)
     return ErrorCode(response.error)

@@ -5,10 +5,15 @@ from collections import Counter
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_topic_check, topic_items_authorization
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_topic_check,
+    topic_authorization_with_topic_errors,
+)
 from coterie.broker.apis.create_topics import check_partition_limit, replica_assignment_error
 from coterie.broker.context import ApiRequest, BrokerContext
-from coterie.broker.error_reply import error_and_message
+from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.names import is_internal_topic
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -19,7 +24,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     name_counts = Counter(asked.name for asked in request.body.topics)
     answers: list[Values] = []
     async for asked in yielding({asked.name: asked for asked in request.body.topics}.values()):
-        error, error_message = await error_and_message(
+        error, error_message = await await_error_and_message(
             _add_partitions(broker, asked, name_counts, validate_only=request.body.validate_only)
         )
         answers.append({"name": asked.name, "error_code": error, "error_message": error_message})
@@ -65,10 +70,10 @@ async def _add_partitions(broker: BrokerContext, asked: Any, name_counts: Counte
             if error_message := replica_assignment_error(assignment.broker_ids):
                 raise KafkaRefusal(ErrorCode.invalid_replica_assignment, error_message)
     if not validate_only:
-        await broker.log.create_partitions(topic, after, partitions_max=broker.settings.partitions_max)
+        await broker.log.increase_partitions_to(topic, after, partitions_max=broker.settings.partitions_max)
 
 
 _AUTHORIZATION = ApiAuthorization(
-    items=[topic_items_authorization(make_topic_check(Operation.ALTER), response_field="results")]
+    items=[topic_authorization_with_topic_errors(make_topic_check(Operation.ALTER), response_field="results")]
 )
 API = KafkaApi(key=37, versions=range(4), handle=handle, authorization=_AUTHORIZATION)

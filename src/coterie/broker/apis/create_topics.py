@@ -16,9 +16,9 @@ from coterie.broker.apis.authorization import (
     Operation,
     create_topic_authorization_error,
 )
-from coterie.broker.apis.config_entries import topic_entries
+from coterie.broker.apis.config_entries import topic_config_entries
 from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
-from coterie.broker.error_reply import error_and_message
+from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.store import TooManyPartitionsError
 from coterie.broker.topics.configs import topic_config_error
@@ -44,7 +44,7 @@ async def _create_and_build_entry(
 ) -> Values:
     """Create or validate the topic in the request's entry ``new_topic``; return the response entry."""
     configs = {config.name: config.value for config in new_topic.configs}
-    error, error_message = await error_and_message(
+    error, error_message = await await_error_and_message(
         _create_topic(broker, new_topic, configs, name_counts, validate_only=validate_only)
     )
     answer: dict[str, Any] = {
@@ -60,7 +60,7 @@ async def _create_and_build_entry(
     return answer | {
         "num_partitions": len(new_topic.assignments) or _requested_partition_count(broker, new_topic),
         "replication_factor": 1,
-        "configs": topic_entries(broker, configs),
+        "configs": topic_config_entries(broker, configs),
     }
 
 
@@ -77,7 +77,9 @@ async def _create_topic(
         raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic in request.")
     check_new_topic_name(broker, new_topic.name)
     partitions = (
-        _check_replica_assignments(new_topic) if new_topic.assignments else _check_partition_count(broker, new_topic)
+        _check_assignments_and_count_partitions(new_topic)
+        if new_topic.assignments
+        else _check_partition_count(broker, new_topic)
     )
     check_partition_limit(broker, partitions=partitions, added_partitions=partitions)
     if error_message := topic_config_error(configs):
@@ -165,7 +167,7 @@ def _check_partition_count(broker: BrokerContext, new_topic: Any) -> int:
     return partitions
 
 
-def _check_replica_assignments(new_topic: Any) -> int:
+def _check_assignments_and_count_partitions(new_topic: Any) -> int:
     """The number of partitions of a new topic with a manual assignment of its replicas to brokers.
 
     :raises KafkaRefusal: when the assignment is invalid.

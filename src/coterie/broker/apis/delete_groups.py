@@ -28,7 +28,7 @@ async def _delete_group(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
     if connect_groups is None:
         return await _delete_classic_or_offsets(broker, group_id)
     response = await connect_groups.ask(group_id, lambda reply_to: connect.DeleteGroup(reply_to=reply_to))
-    assert isinstance(response, connect.ChangeResponse)
+    assert isinstance(response, connect.ErrorOnlyResponse)
     if response.error is not ConnectErrorCode.NONE:
         return ErrorCode(response.error)
     error = await _delete_classic_or_offsets(broker, group_id)  # its offsets

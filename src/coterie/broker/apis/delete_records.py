@@ -10,13 +10,13 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import ApiRequest, BrokerContext
-from coterie.broker.error_reply import error_and_message
+from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.storage.log import Partition
-from coterie.broker.topics.configs import list_config
+from coterie.broker.topics.configs import list_config_or_default
 from coterie.broker.topics.names import is_internal_topic
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
@@ -32,7 +32,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 async def _delete_and_build_entry(broker: BrokerContext, name: str, asked: Any) -> Values:
     """Delete records of one partition of the topic ``name``; return the partition's response entry."""
     partition = broker.log.partition(name, asked.partition_index)
-    error, _ = await error_and_message(_delete_records_before(broker, name, partition, asked.offset))
+    error, _ = await await_error_and_message(_delete_records_before(broker, name, partition, asked.offset))
     return {
         "partition_index": asked.partition_index,
         "low_watermark": partition.start_offset if partition and error is ErrorCode.none else -1,
@@ -53,7 +53,7 @@ async def _delete_records_before(broker: BrokerContext, name: str, partition: Pa
         raise KafkaRefusal(ErrorCode.invalid_topic_exception)
     if partition is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
-    if "delete" not in list_config(broker.log.topics[name].configs, "cleanup.policy"):
+    if "delete" not in list_config_or_default(broker.log.topics[name].configs, "cleanup.policy"):
         raise KafkaRefusal(ErrorCode.policy_violation)
     if not _HIGH_WATERMARK <= offset <= partition.end_offset:
         raise KafkaRefusal(ErrorCode.offset_out_of_range)
@@ -64,5 +64,7 @@ API = KafkaApi(
     key=21,
     versions=range(3),
     handle=handle,
-    authorization=ApiAuthorization(items=[partition_items_authorization(make_topic_check(Operation.DELETE))]),
+    authorization=ApiAuthorization(
+        items=[topic_authorization_with_partition_errors(make_topic_check(Operation.DELETE))]
+    ),
 )

@@ -13,10 +13,10 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     name_items_authorization,
-    topic_items_authorization,
+    topic_authorization_with_topic_errors,
 )
 from coterie.broker.context import ApiRequest, BrokerContext
-from coterie.broker.error_reply import error_and_message
+from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal_topic
@@ -41,7 +41,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         if topic is not None and one == (topic.name, None) and (None, topic.topic_id) in key_counts:
             # Also requested by its id: the entry for the id refuses both.
             continue
-        error, error_message = await error_and_message(_delete_topic(broker, one, topic, key_counts))
+        error, error_message = await await_error_and_message(_delete_topic(broker, one, topic, key_counts))
         answers.append(
             {
                 "name": name if topic is None else topic.name,
@@ -111,7 +111,7 @@ def _delete_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorC
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        topic_items_authorization(_delete_topic_authorization_error, response_field="responses"),
+        topic_authorization_with_topic_errors(_delete_topic_authorization_error, response_field="responses"),
         name_items_authorization(
             _delete_topic_authorization_error,
             request_field="topic_names",

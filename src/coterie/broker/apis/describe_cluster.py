@@ -29,7 +29,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         "controller_id": NODE_ID,
         "brokers": [{"broker_id": NODE_ID, "host": broker.host, "port": broker.port, "rack": None, "is_fenced": False}],
         "cluster_authorized_operations": allowed_operations_bit_field(
-            broker, request, CLUSTER, is_included=request.body.include_cluster_authorized_operations
+            broker, request, CLUSTER, is_requested=request.body.include_cluster_authorized_operations
         ),
     }
 

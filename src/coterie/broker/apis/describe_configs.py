@@ -4,8 +4,8 @@ documentation (KIP-569). Not supported: the configs of loggers and of client met
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import Operation, resources_authorization
-from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
+from coterie.broker.apis.authorization import Operation, config_resources_authorization
+from coterie.broker.apis.config_entries import broker_config_entries, group_config_entries, topic_config_entries
 from coterie.broker.apis.config_resources import ConfigResourceType, broker_id_error
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
@@ -54,18 +54,18 @@ def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values
                 raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
             if name not in broker.log.topics:
                 raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
-            return topic_entries(broker, broker.log.topics[name].configs)
+            return topic_config_entries(broker, broker.log.topics[name].configs)
         case ConfigResourceType.GROUP:
             if not name:
                 raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
-            return group_entries(broker, broker.group_configs(name))
+            return group_config_entries(broker, broker.group_configs(name))
         case ConfigResourceType.BROKER:
             if not name:
                 # Dynamic configs of all brokers: there are none.
                 return []
             if error_message := broker_id_error(name):
                 raise KafkaRefusal(ErrorCode.invalid_request, error_message)
-            return broker_entries(broker)
+            return broker_config_entries(broker)
         case _:
             raise KafkaRefusal(ErrorCode.invalid_request, f"Resources of type {type_} have no configs on this broker.")
 
@@ -79,5 +79,5 @@ def _requested_fields(request: ApiRequest, entry: Values) -> Values:
     }
 
 
-_AUTHORIZATION = resources_authorization(Operation.DESCRIBE_CONFIGS, response_field="results")
+_AUTHORIZATION = config_resources_authorization(Operation.DESCRIBE_CONFIGS, response_field="results")
 API = KafkaApi(key=32, versions=range(1, 5), handle=handle, authorization=_AUTHORIZATION)

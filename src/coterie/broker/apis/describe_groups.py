@@ -56,7 +56,7 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: Gr
             }
             for member in response.members
         ],
-        "authorized_operations": allowed_operations_bit_field(broker, request, GROUP, group_id, is_included=is_wanted),
+        "authorized_operations": allowed_operations_bit_field(broker, request, GROUP, group_id, is_requested=is_wanted),
     }
 
 

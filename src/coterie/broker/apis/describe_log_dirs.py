@@ -21,7 +21,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     answer = {"error_code": ErrorCode.none}
     try:
         sizes = await broker.log.partition_sizes_by_row_id()
-        total, free = await asyncio.to_thread(_disk_space, path)
+        total, free = await asyncio.to_thread(_total_and_free_bytes, path)
     except (WorldError, OSError):
         return answer | {"results": [{"error_code": ErrorCode.kafka_storage_error, "log_dir": str(path), "topics": ()}]}
     result = {
@@ -62,7 +62,7 @@ def _partition_values(partition: Partition, sizes: Mapping[int, int]) -> Values:
     }
 
 
-def _disk_space(path: Path) -> tuple[int, int]:
+def _total_and_free_bytes(path: Path) -> tuple[int, int]:
     """The total and the free bytes of the disk that contains ``path``.
 
     :raises OSError: when the disk cannot be examined.

@@ -10,7 +10,7 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import ApiRequest, BrokerContext
@@ -70,7 +70,7 @@ def _producer_values(row: ProducerRow) -> Values:
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        partition_items_authorization(
+        topic_authorization_with_partition_errors(
             make_topic_check(Operation.READ),
             partition_fields=("partition_indexes", "partitions"),
             index_fields=(None, "partition_index"),

@@ -12,7 +12,7 @@ from coterie.broker.apis.authorization import (
     Operation,
     is_topic_visible,
     make_topic_check,
-    topic_items_authorization,
+    topic_authorization_with_topic_errors,
 )
 from coterie.broker.apis.metadata import topic_error_values, topic_values
 from coterie.broker.apis.operations import AUTHORIZED_OPERATIONS_OMITTED, allowed_operations_bit_field
@@ -86,7 +86,7 @@ def _invalid_cursor_values(body: Any) -> Values:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    items=[topic_items_authorization(make_topic_check(Operation.DESCRIBE), response_field="topics")],
+    items=[topic_authorization_with_topic_errors(make_topic_check(Operation.DESCRIBE), response_field="topics")],
     visibility_check_by_response_field={"topics": is_topic_visible},
 )
 API = KafkaApi(key=75, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

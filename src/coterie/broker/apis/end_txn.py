@@ -3,8 +3,8 @@ are durable, so the transaction is complete for every request that a client send
 has the producer id and epoch that the producer must use next (KIP-890)."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, make_transactional_id_check
-from coterie.broker.apis.transactional import coordinator_reply
+from coterie.broker.apis.authorization import ApiAuthorization, make_transactional_id_write_check
+from coterie.broker.apis.transactional import ask_transaction_coordinator
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.transaction_messages import EndTransaction, ProducerIdAndEpoch, Reply
 from coterie.wire.errors import ErrorCode
@@ -31,7 +31,7 @@ async def _end_transaction(broker: BrokerContext, request: ApiRequest) -> Reply:
     body = request.body
     if not body.transactional_id:
         return Reply(error=ErrorCode.invalid_request)
-    return await coordinator_reply(
+    return await ask_transaction_coordinator(
         broker,
         body.transactional_id,
         lambda fresh_producer_id: EndTransaction(
@@ -48,5 +48,5 @@ API = KafkaApi(
     key=26,
     versions=range(6),
     handle=handle,
-    authorization=ApiAuthorization(check_request=make_transactional_id_check()),
+    authorization=ApiAuthorization(check_request=make_transactional_id_write_check()),
 )

@@ -13,7 +13,7 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
 from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import yielding
@@ -37,7 +37,7 @@ _EPOCHS_WITHOUT_SESSION = (-1, 0)
 class _PartitionFetch:
     """One partition of a fetch request: what to read, or the error code why it cannot be read."""
 
-    number: int
+    partition_index: int
     """The partition's index."""
     error: ErrorCode
     """NONE if the partition can be read."""
@@ -118,7 +118,7 @@ async def _partition_fetches(broker: BrokerContext, asked: Any) -> list[_Partiti
             error = ErrorCode.none
         wanted.append(
             _PartitionFetch(
-                number=entity.partition,
+                partition_index=entity.partition,
                 error=error,
                 partition=partition,
                 offset=entity.fetch_offset,
@@ -143,7 +143,7 @@ async def _long_poll(
     try:
         while True:
             grew.clear()
-            is_enough = await gathered.count_readable_bytes(fetches)
+            is_enough = await gathered.count_and_test_min_bytes(fetches)
             if not is_enough and fetches:
                 try:
                     async with asyncio.timeout_at(deadline):
@@ -160,8 +160,8 @@ async def _long_poll(
 
 
 class _FetchReader:
-    """Reads the partitions of one fetch request: `count_readable_bytes` counts the readable bytes, as often as needed;
-    when they are enough, `read` reads them."""
+    """Reads the partitions of one fetch request: `count_and_test_min_bytes` counts the readable bytes, as often as
+    needed; when they are enough, `read` reads them."""
 
     def __init__(self, broker: BrokerContext, request: ApiRequest) -> None:
         self._broker = broker
@@ -175,7 +175,7 @@ class _FetchReader:
         """The bytes counted so far, by the partition's index in the request and its row id. The row id is needed
         because a topic may be deleted and created again while the fetch waits."""
 
-    async def count_readable_bytes(self, fetches: list[_PartitionFetch]) -> bool:
+    async def count_and_test_min_bytes(self, fetches: list[_PartitionFetch]) -> bool:
         """Add the bytes that became readable since the last call to those counted before. Returns whether these are at
         least the request's min bytes, or any partition has an error or cannot be read."""
         size = 0
@@ -260,7 +260,7 @@ def _partition_values(fetch: _PartitionFetch, result: _PartitionData, *, reads_c
     """The response entry of the partition of ``fetch``: the batches in ``result``, or its error code."""
     partition = fetch.partition if result.error is ErrorCode.none else None
     return {
-        "partition_index": fetch.number,
+        "partition_index": fetch.partition_index,
         "error_code": result.error,
         "high_watermark": partition.end_offset if partition else -1,
         "last_stable_offset": partition.last_stable_offset if partition else -1,
@@ -278,7 +278,7 @@ def _partition_values(fetch: _PartitionFetch, result: _PartitionData, *, reads_c
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        partition_items_authorization(
+        topic_authorization_with_partition_errors(
             make_topic_check(Operation.READ), response_field="responses", index_fields=("partition", "partition_index")
         )
     ]

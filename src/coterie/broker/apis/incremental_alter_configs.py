@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import Operation, resources_authorization
+from coterie.broker.apis.authorization import Operation, config_resources_authorization
 from coterie.broker.apis.config_resources import ConfigResourceType, broker_id_error
 from coterie.broker.connect_configs import GROUP_PREFIX
 from coterie.broker.context import ApiRequest, BrokerContext
-from coterie.broker.error_reply import error_and_message
+from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.groups.configs import group_config_definition, group_config_error
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.config_changes import ConfigChange, apply_changes
 from coterie.broker.topics.configs import TOPIC_CONFIGS, topic_config_error
 from coterie.broker.topics.names import is_internal_topic, topic_name_error
 from coterie.config.definition import ConfigDef
-from coterie.groups.connect.messages import ChangeResponse, SetGroupConfigs
+from coterie.groups.connect.messages import ErrorOnlyResponse, SetGroupConfigs
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -34,10 +34,10 @@ AlterRequested = Callable[[Any, ConfigDef, Mapping[str, str]], dict[str, str]]
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    return await alter_resources(broker, request, _apply_changes)
+    return await alter_resources(broker, request, _with_requested_changes)
 
 
-def _apply_changes(asked: Any, definition: ConfigDef, own: Mapping[str, str]) -> dict[str, str]:
+def _with_requested_changes(asked: Any, definition: ConfigDef, own: Mapping[str, str]) -> dict[str, str]:
     """The configs ``own`` with the changes of the request's entry ``asked`` applied.
 
     :raises KafkaRefusal: when a change is invalid.
@@ -52,7 +52,7 @@ async def alter_resources(broker: BrokerContext, request: ApiRequest, alter: Alt
     resource_counts = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     answers: list[Values] = []
     async for asked in yielding(request.body.resources):
-        error, error_message = await error_and_message(
+        error, error_message = await await_error_and_message(
             _alter_resource(
                 broker, asked, partial(alter, asked), resource_counts, validate_only=request.body.validate_only
             )
@@ -107,11 +107,11 @@ async def _alter_topic_configs(broker: BrokerContext, name: str, alter: Alter, *
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
     configs = alter(TOPIC_CONFIGS, topic.configs)
-    _raise_if_error_message(topic_config_error(configs))
+    _refuse_if_config_error(topic_config_error(configs))
     if is_internal_topic(name) and configs != topic.configs:
         raise KafkaRefusal(ErrorCode.invalid_config, f"The configs of the internal topic {name} cannot be changed.")
     if not validate_only:
-        await broker.log.set_topic_configs(topic, configs)
+        await broker.log.replace_topic_configs(topic, configs)
 
 
 async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
@@ -119,7 +119,9 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
 
     As in Kafka all changes are made or none. The configs for connect groups and all others are stored by two writes, so
     only some of them are changed if the broker is killed between the two, or if the first write cannot be undone after
-    an error of the second.
+    an error of the second. Both parts are then valid, because no config of one part depends on one of the other; and
+    the same request makes the rest of the changes: the client has received no response, and no group config is a list,
+    for which a repeated change would not be the same.
 
     :raises KafkaRefusal: when ``name`` is empty, a change is invalid, or the coordinator of connect groups refuses it,
         also because the log cannot be written.
@@ -129,13 +131,13 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
     before = broker.group_configs(name)
     configs = alter(group_config_definition(broker.settings), before)
-    _raise_if_error_message(group_config_error(configs, broker.settings))
+    _refuse_if_config_error(group_config_error(configs, broker.settings))
     if validate_only:
         return
     others = {key: value for key, value in configs.items() if not key.startswith(GROUP_PREFIX)}
     others_before = broker.log.group_configs.get(name, {})
     if others != others_before:
-        await broker.log.set_group_configs(name, others)
+        await broker.log.replace_group_configs(name, others)
     try:
         await _set_connect_configs(
             broker, GroupId(name), _select_connect_configs(before), _select_connect_configs(configs)
@@ -143,7 +145,7 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
     except KafkaRefusal:
         # This undo needs no space on a full disk; an undo of the coordinator's record would need more.
         if others != others_before:
-            await broker.log.set_group_configs(name, others_before)
+            await broker.log.replace_group_configs(name, others_before)
         raise
 
 
@@ -167,7 +169,7 @@ async def _set_connect_configs(
     response = await broker.connect_groups.ask(
         group_id, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs=configs)
     )
-    assert isinstance(response, ChangeResponse)
+    assert isinstance(response, ErrorOnlyResponse)
     if response.error is not ConnectErrorCode.NONE:
         raise KafkaRefusal(ErrorCode(response.error), response.message)
 
@@ -187,7 +189,7 @@ def _check_sets_no_broker_config(name: str, alter: Alter) -> None:
         )
 
 
-def _raise_if_error_message(error_message: str | None) -> None:
+def _refuse_if_config_error(error_message: str | None) -> None:
     """Refuse the request with INVALID_CONFIG if there is an error message.
 
     :raises KafkaRefusal: when ``error_message`` is not None.
@@ -196,5 +198,5 @@ def _raise_if_error_message(error_message: str | None) -> None:
         raise KafkaRefusal(ErrorCode.invalid_config, error_message)
 
 
-_AUTHORIZATION = resources_authorization(Operation.ALTER_CONFIGS, response_field="responses")
+_AUTHORIZATION = config_resources_authorization(Operation.ALTER_CONFIGS, response_field="responses")
 API = KafkaApi(key=44, versions=range(2), handle=handle, authorization=_AUTHORIZATION)

@@ -6,7 +6,7 @@ complete before the response. Not supported: two-phase commit (v6), which is not
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import CLUSTER, TOPIC, TRANSACTIONAL_ID, AccessCheck, ApiAuthorization, Operation
-from coterie.broker.apis.transactional import coordinator_reply
+from coterie.broker.apis.transactional import ask_transaction_coordinator
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.transaction_messages import NO_PRODUCER, InitProducerId, ProducerIdAndEpoch
 from coterie.nouns.errors import WorldError
@@ -33,7 +33,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             return _producer_values(ErrorCode.kafka_storage_error)
     if not transactional_id or (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_PRODUCER_EPOCH):
         return _producer_values(ErrorCode.invalid_request)
-    reply = await coordinator_reply(
+    reply = await ask_transaction_coordinator(
         broker,
         transactional_id,
         lambda fresh_producer_id: InitProducerId(

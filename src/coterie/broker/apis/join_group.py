@@ -49,7 +49,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             protocol_type=body.protocol_type,
             protocols=tuple(MemberProtocol(name=one.name, metadata=one.metadata) for one in body.protocols),
             instance_id=instance_id,
-            can_skip_assignment=request.header.api_version >= _SKIP_ASSIGNMENT_SINCE,
+            supports_skip_assignment=request.header.api_version >= _SKIP_ASSIGNMENT_SINCE,
         ),
     )
     assert isinstance(response, JoinGroupResponse)

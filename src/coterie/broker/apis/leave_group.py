@@ -61,7 +61,7 @@ async def _remove_connect_member(connect_groups: ConnectGroups, group_id: GroupI
             reply_to=reply_to, member_id=leaving.member_id, instance_id=leaving.instance_id
         ),
     )
-    assert isinstance(response, connect.ChangeResponse)
+    assert isinstance(response, connect.ErrorOnlyResponse)
     return ErrorCode(response.error)
 
 

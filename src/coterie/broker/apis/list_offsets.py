@@ -13,7 +13,7 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
 from coterie.broker.apis.fetch import reads_committed
 from coterie.broker.apis.partition_entries import partition_entries
@@ -61,7 +61,7 @@ async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_na
     else:
         end_offset = partition.last_stable_offset if reads_committed(request) else partition.end_offset
         try:
-            timestamp_ms, offset = await _find_offset(broker, partition, asked.timestamp, end_offset)
+            timestamp_ms, offset = await _find_timestamp_and_offset(broker, partition, asked.timestamp, end_offset)
         except WorldError:
             error = ErrorCode.kafka_storage_error
     return {
@@ -73,7 +73,9 @@ async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_na
     }
 
 
-async def _find_offset(broker: BrokerContext, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
+async def _find_timestamp_and_offset(
+    broker: BrokerContext, partition: Partition, wanted: int, end_offset: int
+) -> tuple[int, int]:
     """The timestamp and the offset that the request's timestamp ``wanted`` selects; both are -1 if no record is found.
     If ``wanted`` selects the start or the end offset, which belong to no record, the timestamp is -1. A record at
     ``end_offset`` or later is not returned.
@@ -87,13 +89,15 @@ async def _find_offset(broker: BrokerContext, partition: Partition, wanted: int,
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _UNKNOWN_OFFSET
     if wanted == MAX_TIMESTAMP:
-        found = await _find_max_timestamp(broker, partition)
+        found = await _find_max_timestamp_record(broker, partition)
     else:
-        found = await _find_first_since(broker, partition, wanted)
+        found = await _find_first_record_since(broker, partition, wanted)
     return found if found is not None and found[1] < end_offset else _UNKNOWN_OFFSET
 
 
-async def _find_first_since(broker: BrokerContext, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
+async def _find_first_record_since(
+    broker: BrokerContext, partition: Partition, timestamp_ms: int
+) -> tuple[int, int] | None:
     """The timestamp and the offset of the first record with ``timestamp_ms`` or a later timestamp; None if there is
     none.
 
@@ -110,7 +114,7 @@ async def _find_first_since(broker: BrokerContext, partition: Partition, timesta
     return None
 
 
-async def _find_max_timestamp(broker: BrokerContext, partition: Partition) -> tuple[int, int] | None:
+async def _find_max_timestamp_record(broker: BrokerContext, partition: Partition) -> tuple[int, int] | None:
     """The timestamp and the offset of the first record with the greatest timestamp; None if there is no record.
 
     :raises WorldError: when the log cannot be read.
@@ -165,5 +169,7 @@ def _max_timestamp_record(batch: bytes, start_offset: int) -> tuple[int, int] | 
     return None if record is None else (record.timestamp_ms, record.offset)
 
 
-_AUTHORIZATION = ApiAuthorization(items=[partition_items_authorization(make_topic_check(Operation.DESCRIBE))])
+_AUTHORIZATION = ApiAuthorization(
+    items=[topic_authorization_with_partition_errors(make_topic_check(Operation.DESCRIBE))]
+)
 API = KafkaApi(key=2, versions=range(1, 12), handle=handle, authorization=_AUTHORIZATION)

@@ -46,7 +46,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             }
             for transactional_id, written in transactions
             if (not asked or written.state in known)
-            and _matches_filters(request, written, broker.transactions.now_ms())
+            and _matches_producer_and_duration(request, written, broker.transactions.now_ms())
         ],
     }
 
@@ -70,7 +70,7 @@ def _transactions_matching_pattern(transactions: Sequence[_IdAndTransaction], pa
     return [one for one, is_matched in zip(transactions, matched, strict=True) if is_matched]
 
 
-def _matches_filters(request: ApiRequest, written: TransactionWritten, now_ms: int) -> bool:
+def _matches_producer_and_duration(request: ApiRequest, written: TransactionWritten, now_ms: int) -> bool:
     """Whether the transaction matches the request's filters of producer id and duration. A transaction matches a
     duration if it is open and has lasted longer at ``now_ms``."""
     producer_ids = request.body.producer_id_filters

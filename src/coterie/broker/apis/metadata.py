@@ -19,7 +19,7 @@ from coterie.broker.apis.authorization import (
 from coterie.broker.apis.create_topics import check_new_topic_name, check_partition_limit
 from coterie.broker.apis.operations import allowed_operations_bit_field
 from coterie.broker.context import LEADER_EPOCH, NODE_ID, ApiRequest, BrokerContext
-from coterie.broker.error_reply import error_and_message
+from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal_topic, topic_name_error
@@ -41,7 +41,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     wanted = request.field_or_default("include_topic_authorized_operations", False)
     async for topic in yielding(topics):
         topic["topic_authorized_operations"] = allowed_operations_bit_field(
-            broker, request, TOPIC, topic["name"] or "", is_included=wanted
+            broker, request, TOPIC, topic["name"] or "", is_requested=wanted
         )
     return {
         "brokers": [broker.address_fields | {"rack": None}],
@@ -52,7 +52,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             broker,
             request,
             CLUSTER,
-            is_included=request.field_or_default("include_cluster_authorized_operations", False),
+            is_requested=request.field_or_default("include_cluster_authorized_operations", False),
         ),
         "error_code": ErrorCode.none,
     }
@@ -78,7 +78,7 @@ async def _find_or_create_topic(broker: BrokerContext, request: ApiRequest, aske
         return topic_error_values(asked.name, ErrorCode.invalid_topic_exception)
     if not (request.field_or_default("allow_auto_topic_creation", True) and broker.settings.auto_create_topics):
         return topic_error_values(asked.name, ErrorCode.unknown_topic_or_partition)
-    error, _ = await error_and_message(_create_topic(broker, asked.name))
+    error, _ = await await_error_and_message(_create_topic(broker, asked.name))
     # The topic may exist now because of this request or of a concurrent request.
     topic = broker.log.topics.get(asked.name)
     return topic_values(topic) if topic else topic_error_values(asked.name, error)
@@ -130,7 +130,7 @@ def topic_error_values(name: str | None, error: ErrorCode) -> dict[str, Any]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _describe_or_create_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code if the client may not describe the topic ``asked``, or if the request would create the topic and
     the client may not create it; else None."""
     error = access.topic_error_code(Operation.DESCRIBE, asked)
@@ -146,7 +146,7 @@ _AUTHORIZATION = ApiAuthorization(
         ItemAuthorization(
             request_field="topics",
             response_field="topics",
-            check=_topic_authorization_error,
+            check=_describe_or_create_authorization_error,
             make_refused_entry=lambda topic, error: {
                 "error_code": error,
                 "name": topic.name,
@@ -156,6 +156,6 @@ _AUTHORIZATION = ApiAuthorization(
         )
     ],
     visibility_check_by_response_field={"topics": is_topic_visible},
-    handles_empty_request=True,
+    calls_handler_if_all_refused=True,
 )
 API = KafkaApi(key=3, versions=range(14), handle=handle, authorization=_AUTHORIZATION)

@@ -10,9 +10,9 @@ from coterie.broker.apis.authorization import (
     Operation,
     make_group_check,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
-from coterie.broker.apis.connect_offsets import connect_offset_error
+from coterie.broker.apis.connect_offsets import offset_request_error
 from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
 from coterie.broker.storage.log import Topic
@@ -94,7 +94,7 @@ async def _commit_offsets(
     connect_groups = broker.connect_groups_owning_id(group_id)
     is_classic = connect_groups is None
     if connect_groups is not None:
-        error = await connect_offset_error(
+        error = await offset_request_error(
             connect_groups, group_id, member_id=body.member_id, member_epoch=epoch, is_commit=True
         )
         if epoch >= 0 and request.header.api_version < _MEMBER_EPOCH_SINCE:
@@ -144,6 +144,8 @@ def _retention_ms(request: ApiRequest) -> int | None:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    items=[partition_items_authorization(make_topic_check(Operation.READ, make_group_check(Operation.READ)))]
+    items=[
+        topic_authorization_with_partition_errors(make_topic_check(Operation.READ, make_group_check(Operation.READ)))
+    ]
 )
 API = KafkaApi(key=8, versions=range(2, 11), handle=handle, authorization=_AUTHORIZATION)

@@ -7,7 +7,7 @@ from coterie.broker.apis.authorization import (
     Operation,
     make_group_check,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.offset_messages import OffsetDelete, OffsetDeleteResponse
@@ -57,6 +57,6 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 _AUTHORIZATION = ApiAuthorization(
     check_request=make_group_check(Operation.DELETE),
-    items=[partition_items_authorization(make_topic_check(Operation.READ))],
+    items=[topic_authorization_with_partition_errors(make_topic_check(Operation.READ))],
 )
 API = KafkaApi(key=47, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

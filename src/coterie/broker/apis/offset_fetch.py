@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import GROUP, TOPIC, AccessCheck, ApiAuthorization, ItemAuthorization, Operation
-from coterie.broker.apis.connect_offsets import connect_offset_error
+from coterie.broker.apis.connect_offsets import offset_request_error
 from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.offset_messages import (
@@ -41,7 +41,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) -> dict[str, Any]:
     """The response entry of the group in the request's entry ``group``: its committed offsets, or an error code."""
     if (connect_groups := broker.connect_groups_owning_id(group.group_id)) is not None:
-        error = await connect_offset_error(
+        error = await offset_request_error(
             connect_groups,
             GroupId(group.group_id),
             member_id=getattr(group, "member_id", None),
@@ -67,7 +67,7 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) 
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": response.error, "topics": []}
     if response.error is ErrorCode.none or request.header.api_version < _GROUP_ERROR_SINCE:
         answer["topics"] = (
-            _all_topic_entries(broker, response) if named is None else _requested_topic_entries(named, response)
+            _committed_topic_entries(broker, response) if named is None else _requested_topic_entries(named, response)
         )
     return answer
 
@@ -104,7 +104,7 @@ def _requested_topic_entries(named: list[tuple[str | None, Any]], response: Offs
     ]
 
 
-def _all_topic_entries(broker: BrokerContext, response: OffsetFetchResponse) -> list[Values]:
+def _committed_topic_entries(broker: BrokerContext, response: OffsetFetchResponse) -> list[Values]:
     """The response entries of all topics for which the group has committed offsets. A topic that was deleted since is
     left out: it has no topic id, and its offsets are about to be deleted, too."""
     answers: list[Values] = []
@@ -137,7 +137,7 @@ def _partition_values(number: int, committed: CommittedOffset | None, error: Err
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _group_authorization_error(access: AccessCheck) -> ErrorCode | None:
+def _single_group_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not describe the only group of a request of v2-7, else None. Since v8 each group
     has its own check, and before v2 `_hide_topics` checks the group, because only the partitions have error codes."""
     group_id = access.request.field_or_default("group_id", None)
@@ -191,7 +191,7 @@ def _visible_topic_entries(
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_group_authorization_error,
+    check_request=_single_group_authorization_error,
     items=[
         ItemAuthorization(
             request_field="groups",

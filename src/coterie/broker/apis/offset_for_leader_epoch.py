@@ -10,7 +10,7 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext
@@ -59,6 +59,10 @@ def _epoch_and_end_offset(partition: Partition, epoch: int) -> tuple[int, int]:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    items=[partition_items_authorization(make_topic_check(Operation.DESCRIBE), index_fields=("partition", "partition"))]
+    items=[
+        topic_authorization_with_partition_errors(
+            make_topic_check(Operation.DESCRIBE), index_fields=("partition", "partition")
+        )
+    ]
 )
 API = KafkaApi(key=23, versions=range(2, 5), handle=handle, authorization=_AUTHORIZATION)

@@ -31,11 +31,11 @@ def allowed_operations_bit_field(
     type_: ResourceType,
     name: str = CLUSTER_NAME,
     *,
-    is_included: bool = True,
+    is_requested: bool = True,
 ) -> int:
     """A bit field of the operations that the client may perform on the resource ``name``; the bit of an operation is
-    Kafka's code for it. `AUTHORIZED_OPERATIONS_OMITTED` if not ``is_included``: the request did not ask for them."""
-    if not is_included:
+    Kafka's code for it. `AUTHORIZED_OPERATIONS_OMITTED` if not ``is_requested``: the request did not ask for them."""
+    if not is_requested:
         return AUTHORIZED_OPERATIONS_OMITTED
     rules = broker.security.acls
     return sum(

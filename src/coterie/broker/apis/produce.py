@@ -16,16 +16,21 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     make_topic_check,
-    partition_items_authorization,
+    topic_authorization_with_partition_errors,
 )
 from coterie.broker.clock import wall_ms
 from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
 from coterie.broker.storage.log import Partition, Topic
 from coterie.broker.storage.store import TopicGoneError
-from coterie.broker.topics.configs import batch_size_max, has_append_time, int_config, list_config
+from coterie.broker.topics.configs import (
+    batch_size_max,
+    int_config_or_default,
+    list_config_or_default,
+    uses_log_append_time,
+)
 from coterie.broker.topics.names import is_internal_topic
-from coterie.broker.transactions.writes import KeylessRecordsError, NewBatch, TransactionSupport, WriteResult
+from coterie.broker.transactions.writes import KeylessRecordsError, NewBatch, UnaddedPartitionRule, WriteResult
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import (
@@ -35,7 +40,7 @@ from coterie.wire.batches import (
     BatchHeader,
     DamagedBatchError,
     check_produced_batch,
-    with_append_time,
+    with_log_append_time,
 )
 from coterie.wire.compression import ZSTD
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -55,7 +60,7 @@ class _QueuedBatch(NamedTuple):
     write_future: "asyncio.Future[WriteResult]"
     """Gets the result when the batch is durable, or an error."""
     partition: Partition
-    append_time_ms: int
+    log_append_time_ms: int
     """The wall clock's time at which the broker received the batch, if the topic stores it as the records' timestamp;
     else `NO_TIMESTAMP`."""
 
@@ -117,10 +122,10 @@ def _queue_batch(broker: BrokerContext, request: ApiRequest, topic_data: Any, da
     refused = _batch_refusal(broker, request, topic, head, now_ms)
     if refused is not None:
         return refused
-    batch, append_time_ms = data.records, NO_TIMESTAMP
-    if has_append_time(topic.configs):
-        batch, head = with_append_time(batch, head, now_ms)
-        append_time_ms = now_ms
+    batch, log_append_time_ms = data.records, NO_TIMESTAMP
+    if uses_log_append_time(topic.configs):
+        batch, head = with_log_append_time(batch, head, now_ms)
+        log_append_time_ms = now_ms
     written = broker.transactions.append(
         NewBatch(
             topic_partition=TopicPartition(topic.name, partition.number),
@@ -128,11 +133,11 @@ def _queue_batch(broker: BrokerContext, request: ApiRequest, topic_data: Any, da
             data=batch,
             head=head,
             transactional_id=request.body.transactional_id,
-            transaction_support=_transaction_support(request.header.api_version),
-            needs_keys="compact" in list_config(topic.configs, "cleanup.policy"),
+            unadded_partition_rule=_unadded_partition_rule(request.header.api_version),
+            needs_keys="compact" in list_config_or_default(topic.configs, "cleanup.policy"),
         )
     )
-    return _QueuedBatch(written, partition, append_time_ms)
+    return _QueuedBatch(written, partition, log_append_time_ms)
 
 
 def _batch_refusal(
@@ -181,17 +186,17 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
     """The refusal if a timestamp of the batch is further from the broker's clock than the topic's configs allow, else
     None. Only the two timestamps in the batch's header are checked: the greatest, and that of the first record. Nothing
     is checked if the topic stores the time of the append, or if the batch has no timestamps."""
-    if has_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
+    if uses_log_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
         return None
     ahead_ms = head.max_timestamp_ms - now_ms
     behind_ms = now_ms - head.base_timestamp_ms
-    if ahead_ms > int_config(topic.configs, "message.timestamp.after.max.ms"):
+    if ahead_ms > int_config_or_default(topic.configs, "message.timestamp.after.max.ms"):
         return KafkaRefusal(
             ErrorCode.invalid_timestamp,
             f"A record's timestamp is {ahead_ms} ms ahead of the broker's clock, more than the topic's"
             " message.timestamp.after.max.ms allows.",
         )
-    if behind_ms > int_config(topic.configs, "message.timestamp.before.max.ms"):
+    if behind_ms > int_config_or_default(topic.configs, "message.timestamp.before.max.ms"):
         return KafkaRefusal(
             ErrorCode.invalid_timestamp,
             f"A record's timestamp is {behind_ms} ms behind the broker's clock, more than the topic's"
@@ -200,12 +205,12 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
     return None
 
 
-def _transaction_support(version: int) -> TransactionSupport:
+def _unadded_partition_rule(version: int) -> UnaddedPartitionRule:
     """What a Produce request of this version supports if the partition of its batch is not in the transaction
     (KIP-890)."""
     if version > 11:
-        return TransactionSupport.ADD_PARTITION
-    return TransactionSupport.GENERIC_ERROR_SUPPORTED if version == 11 else TransactionSupport.DEFAULT_ERROR
+        return UnaddedPartitionRule.ADD_PARTITION
+    return UnaddedPartitionRule.GENERIC_ERROR_SUPPORTED if version == 11 else UnaddedPartitionRule.DEFAULT_ERROR
 
 
 async def _await_partition_values(index: int, queued: _QueuedBatch | KafkaRefusal) -> dict[str, Any]:
@@ -232,7 +237,7 @@ async def _await_partition_values(index: int, queued: _QueuedBatch | KafkaRefusa
         ErrorCode.none,
         base_offset=written.base_offset,
         start_offset=start_offset,
-        append_time_ms=queued.append_time_ms,
+        log_append_time_ms=queued.log_append_time_ms,
     )
 
 
@@ -243,7 +248,7 @@ def _partition_values(
     error_message: str | None = None,
     base_offset: int = -1,
     start_offset: int = -1,
-    append_time_ms: int = NO_TIMESTAMP,
+    log_append_time_ms: int = NO_TIMESTAMP,
     keyless: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The response entry of the partition ``index``; ``keyless`` are the indexes, in the batch, of records without a
@@ -252,7 +257,7 @@ def _partition_values(
         "index": index,
         "error_code": error,
         "base_offset": base_offset,
-        "log_append_time": append_time_ms,
+        "log_append_time": log_append_time_ms,
         "log_start_offset": start_offset,
         "record_errors": [
             {"batch_index": record, "batch_index_error_message": "The record has no key."} for record in keyless
@@ -282,7 +287,7 @@ def _is_transactional_batch(batch: bytes | None) -> bool:
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        partition_items_authorization(
+        topic_authorization_with_partition_errors(
             make_topic_check(Operation.WRITE, _transactional_id_authorization_error),
             request_field="topic_data",
             response_field="responses",

@@ -13,7 +13,7 @@ OFFSETS_PARTITION = TopicPartition(CLASSIC_TOPIC.name, 0)
 """The only partition of ``__consumer_offsets``, with the offsets of all groups."""
 
 
-async def coordinator_reply(
+async def ask_transaction_coordinator(
     broker: BrokerContext, transactional_id: str, make_event: Callable[[int], Event], *, supports_producer_fenced: bool
 ) -> Reply:
     """The transaction coordinator's reply to the event that ``make_event`` builds, once the step is durable.

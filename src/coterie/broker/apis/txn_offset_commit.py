@@ -9,14 +9,14 @@ from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
     make_topic_check,
-    partition_items_authorization,
-    transactional_group_access_error,
+    topic_authorization_with_partition_errors,
+    transactional_write_group_read_error,
 )
-from coterie.broker.apis.connect_offsets import connect_offset_error
+from coterie.broker.apis.connect_offsets import offset_request_error
 from coterie.broker.apis.offset_commit import commit_and_build_response
 from coterie.broker.apis.transactional import OFFSETS_PARTITION
 from coterie.broker.context import ApiRequest, BrokerContext
-from coterie.broker.transactions.writes import TransactionSupport
+from coterie.broker.transactions.writes import UnaddedPartitionRule
 from coterie.groups.classic.offset_messages import NewOffset, OffsetCommitResponse, TxnOffsetCommit
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.errors import WorldError
@@ -66,7 +66,7 @@ async def _commit_offsets_in_transaction(
         return (error,) * len(new)
     connect_groups = broker.connect_groups_owning_id(group_id)
     if connect_groups is not None and sender != _NO_MEMBER:
-        error = await connect_offset_error(
+        error = await offset_request_error(
             connect_groups, group_id, member_id=sender.member_id, member_epoch=sender.generation, is_commit=True
         )
         if error is ErrorCode.stale_member_epoch:
@@ -99,7 +99,7 @@ async def _add_or_verify_offsets_partition(
     transactional_id = request.body.transactional_id
     if not transactional_id:
         return ErrorCode.invalid_request
-    support = _transaction_support(request.header.api_version)
+    support = _unadded_partition_rule(request.header.api_version)
     try:
         await broker.transactions.begin_transaction_in_partition(transactional_id, producer, OFFSETS_PARTITION, support)
     except KafkaRefusal as refusal:
@@ -110,16 +110,20 @@ async def _add_or_verify_offsets_partition(
     return ErrorCode.none
 
 
-def _transaction_support(version: int) -> TransactionSupport:
+def _unadded_partition_rule(version: int) -> UnaddedPartitionRule:
     """What a request of this version supports if the partition with the offsets is not in the transaction."""
     if version >= _ADDS_SINCE:
-        return TransactionSupport.ADD_PARTITION
+        return UnaddedPartitionRule.ADD_PARTITION
     if version >= _ABORTABLE_SINCE:
-        return TransactionSupport.GENERIC_ERROR_SUPPORTED
-    return TransactionSupport.DEFAULT_ERROR
+        return UnaddedPartitionRule.GENERIC_ERROR_SUPPORTED
+    return UnaddedPartitionRule.DEFAULT_ERROR
 
 
 _AUTHORIZATION = ApiAuthorization(
-    items=[partition_items_authorization(make_topic_check(Operation.READ, transactional_group_access_error))]
+    items=[
+        topic_authorization_with_partition_errors(
+            make_topic_check(Operation.READ, transactional_write_group_read_error)
+        )
+    ]
 )
 API = KafkaApi(key=28, versions=range(6), handle=handle, authorization=_AUTHORIZATION)

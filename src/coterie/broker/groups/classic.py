@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 from uuid import uuid4
 
-from coterie.broker.groups.heartbeats import HeartbeatGaps
-from coterie.broker.groups.log import GroupTopic
+from coterie.broker.groups.heartbeats import MemberRequestGaps
+from coterie.broker.groups.log import GroupTopicFormat
 from coterie.broker.groups.registry import Groups
 from coterie.broker.storage.log import Topic
 from coterie.groups.classic import machine, new_members, state
@@ -31,7 +31,7 @@ from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupId, MemberId
 
 
-def _producer_of(record: Record) -> ProducerIdAndEpoch | None:
+def _transaction_producer_of(record: Record) -> ProducerIdAndEpoch | None:
     """The producer in whose open transaction the record was written; None for a record outside of transactions."""
     return record.producer if isinstance(record, PendingOffsetWritten) else None
 
@@ -50,11 +50,11 @@ def _to_pending_offset(record: Record, producer: ProducerIdAndEpoch) -> Record:
     return PendingOffsetWritten(producer=producer, partition=record.partition, committed_offset=record.committed_offset)
 
 
-CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(
+CLASSIC_TOPIC: GroupTopicFormat[Record] = GroupTopicFormat(
     name="__consumer_offsets",
     encode_record=encode_record,
     decode_record=decode_record,
-    producer_of=_producer_of,
+    transaction_producer_of=_transaction_producer_of,
     to_pending_record=_to_pending_offset,
 )
 """The topic with the records of classic groups. Name and record format are Kafka's, so that Kafka's tools for this
@@ -73,7 +73,7 @@ class ClassicMachine:
     may_create_group = staticmethod(new_members.may_create_group)
     event_summary = staticmethod(summarize_event)
 
-    def __init__(self, limits: ClassicGroupSettings, topics: Mapping[str, Topic], gaps: HeartbeatGaps) -> None:
+    def __init__(self, limits: ClassicGroupSettings, topics: Mapping[str, Topic], gaps: MemberRequestGaps) -> None:
         """``topics`` is the log's own mapping of the topics by name, which contains later changes."""
         self._limits = limits
         self._topics = topics
@@ -85,7 +85,7 @@ class ClassicMachine:
     def has_state(self, group: Group, /) -> bool:
         return not group.is_nonexistent
 
-    def owns_id(self, group: Group, /) -> bool:
+    def reserves_group_id(self, group: Group, /) -> bool:
         return not (group.is_nonexistent or group.has_only_offsets)
 
     def notifications_after_load(self, records: Sequence[Record], /) -> Sequence[Notification]:

@@ -78,7 +78,7 @@ def group_config_definition(settings: BrokerSettings) -> ConfigDef:
     return ConfigDef(tuple(sorted((*_KAFKAS_KEYS, *group_config_keys(settings)), key=lambda key: key.name)))
 
 
-def broker_config_name(name: str) -> str:
+def broker_config_giving_default(name: str) -> str:
     """The name of the broker config from which the group config ``name`` takes its default: ``group.<name>``; for the
     few group configs without such a broker config, ``name`` itself."""
     return name if name in _WITHOUT_BROKER_CONFIG else f"group.{name}"

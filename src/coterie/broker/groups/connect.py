@@ -3,17 +3,17 @@ target assignments by the assignors that the broker was given."""
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from coterie.broker.groups.connect_log import log_removals_and_errors
 from coterie.broker.groups.connect_stats import ConnectGroupStats
-from coterie.broker.groups.heartbeats import HeartbeatGaps
+from coterie.broker.groups.heartbeats import MemberRequestGaps
 from coterie.broker.groups.host import RunChore
-from coterie.broker.groups.log import GroupTopic
+from coterie.broker.groups.log import GroupTopicFormat
 from coterie.broker.groups.registry import Groups
-from coterie.broker.groups.target_shape import target_shape_error
 from coterie.engine.output import Output, StepOutput
 from coterie.groups import effects
 from coterie.groups.connect import machine, state
@@ -34,8 +34,10 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.summary import summarize_event
+from coterie.groups.connect.target_check import ERROR_LENGTH_MAX
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.errors import CoterieError
 from coterie.nouns.ids import GroupId
 from coterie.nouns.target_assignments import Assign, GroupSnapshot
 from coterie.nouns.text import without_lone_surrogates
@@ -43,18 +45,19 @@ from coterie.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TOPIC: GroupTopic[Record] = GroupTopic(
+CONNECT_TOPIC: GroupTopicFormat[Record] = GroupTopicFormat(
     name="__worker_offsets", encode_record=encode_record, decode_record=decode_record
 )
 """The topic with the records of connect groups (K848C, "Records")."""
 
 _REFUSAL_MESSAGES = {
     ErrorCode.policy_violation: "the broker has its maximum number of connect groups; delete groups that are not used",
+    ErrorCode.not_coordinator: (
+        "this broker is stopping, or could not write to its log and loads the group again; send the request again"
+    ),
     ErrorCode.coordinator_load_in_progress: "the group is being loaded from the broker's log; send the request again",
 }
 """The error message of a refused request, by error code."""
-_ERROR_LENGTH_MAX = 1_000
-"""The maximum number of characters of an assignor's error, which is stored with the group."""
 _Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
 
 
@@ -67,7 +70,9 @@ class ConnectMachine:
     apply = staticmethod(state.apply_record)
     event_summary = staticmethod(summarize_event)
 
-    def __init__(self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: HeartbeatGaps) -> None:
+    def __init__(
+        self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: MemberRequestGaps
+    ) -> None:
         """``assignors`` are the broker's assignors by name: those of ``settings.server_assignors``."""
         self._settings = settings
         self._assignors = assignors
@@ -82,7 +87,7 @@ class ConnectMachine:
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
             self.stats.observe_step(group, event, output.records, before, now_ms)
-            log_removals_and_errors(group.group_id, event, output.records, before)
+            log_removals_and_errors(group.group_id, event, output, before)
         return Output(
             records=output.records,
             effects=tuple(
@@ -112,7 +117,7 @@ class ConnectMachine:
     def has_state(self, group: Group, /) -> bool:
         return not group.is_nonexistent
 
-    def owns_id(self, group: Group, /) -> bool:
+    def reserves_group_id(self, group: Group, /) -> bool:
         return group.metadata is not None
 
     def notifications_after_load(self, records: Sequence[Record], /) -> Sequence[Notification]:
@@ -141,7 +146,7 @@ class ConnectMachine:
         try:
             async with asyncio.timeout(snapshot.time_limit_ms / 1000):
                 target = await assign(snapshot)
-            error = target_shape_error(target) or ""
+            return TargetComputed(group_epoch=snapshot.group_epoch, target=target)
         except TimeoutError:
             error = f"no target was computed within {snapshot.time_limit_ms} ms"
         except asyncio.CancelledError:
@@ -156,9 +161,11 @@ class ConnectMachine:
                 group_id,
                 snapshot.assignor,
             )
-            error = f"{type(failure).__name__}: {failure}"
-        error = without_lone_surrogates(error[:_ERROR_LENGTH_MAX])  # the error is stored with the group
-        return TargetComputed(group_epoch=snapshot.group_epoch, target=None if error else target, assignor_error=error)
+            # str() of a plug-in's exception may itself raise an exception.
+            text = "".join(traceback.format_exception_only(failure)).strip()
+            error = str(failure) if isinstance(failure, CoterieError) else text
+        error = without_lone_surrogates(error[:ERROR_LENGTH_MAX])  # the error is stored with the group
+        return TargetComputed(group_epoch=snapshot.group_epoch, target=None, assignor_error=error)
 
 
 ConnectGroups: TypeAlias = Groups[Group, Request, Notification, Record, Response, TimerKey]

@@ -10,7 +10,7 @@ from coterie.groups.connect.messages import (
     CurrentAssignment,
     CurrentAssignmentRemoved,
     Event,
-    GroupMetadata,
+    GroupRecord,
     Heartbeat,
     InstallAssignment,
     MemberRemoved,
@@ -58,7 +58,7 @@ class ConnectGroupStats:
         self._longest_revocation_ms = 0
 
     def observe_step(
-        self, group: Group, event: Event, records: Sequence[Record], before: GroupMetadata | None, now_ms: int
+        self, group: Group, event: Event, records: Sequence[Record], before: GroupRecord | None, now_ms: int
     ) -> None:
         """Count the computations, errors, removals and revocations among the ``records`` that the group's machine has
         written for ``event``. ``before`` is the group's metadata record before the step; None if there was none."""
@@ -67,11 +67,11 @@ class ConnectGroupStats:
         )
         for record in records:
             match record:
-                case GroupMetadata():
+                case GroupRecord():
                     if record.assignment_epoch > last_epoch:
                         self._computations += 1
                     elif record.assignment_error and (
-                        record.assignment_error != last_error or _ends_computation(event)
+                        record.assignment_error != last_error or _may_end_computation(event)
                     ):
                         self._computation_errors += 1
                 case MemberRemoved():
@@ -80,7 +80,7 @@ class ConnectGroupStats:
                     if pending:
                         self._revoked_at_ms.setdefault((group.group_id, member_id), now_ms)
                     else:
-                        self._end_revocation(group.group_id, member_id, now_ms)
+                        self._record_revocation_end(group.group_id, member_id, now_ms)
                 case CurrentAssignmentRemoved(member_id=member_id):
                     self._revoked_at_ms.pop((group.group_id, member_id), None)
                 case _:
@@ -110,7 +110,7 @@ class ConnectGroupStats:
             },
         }
 
-    def _end_revocation(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
+    def _record_revocation_end(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
         """Called when the member has no revoked job left to give back: if it had any, count one finished revocation and
         its duration."""
         since_ms = self._revoked_at_ms.pop((group_id, member_id), None)
@@ -120,7 +120,7 @@ class ConnectGroupStats:
             self._longest_revocation_ms = max(self._longest_revocation_ms, now_ms - since_ms)
 
 
-def _ends_computation(event: Event) -> bool:
+def _may_end_computation(event: Event) -> bool:
     """Whether ``event`` can end a computation of a target assignment: with a result, an error, or the timeout."""
     match event:
         case TargetComputed() | InstallAssignment() | TimerFired(key=ComputationTimeoutTimer()):

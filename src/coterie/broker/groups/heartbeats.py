@@ -12,7 +12,7 @@ that was added first is removed for a new one."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _RequestTimes:
+class _MemberRequestStats:
     """The statistics of one member."""
 
     gap_began_at_ms: int | None
@@ -24,7 +24,7 @@ class _RequestTimes:
     """The longest time between two consecutive requests of the member."""
 
 
-class HeartbeatGaps:
+class MemberRequestGaps:
     """For each of the last `_MEMBERS_MAX` members, since the start of the broker: the number of Heartbeat requests, and
     the longest time between two consecutive requests. The caller must report the Heartbeat, JoinGroup and SyncGroup
     requests of members only, not those of other senders: any client can send any number of names of any length.
@@ -36,12 +36,12 @@ class HeartbeatGaps:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         """``now_ms`` is the broker's steady clock."""
         self._now_ms = now_ms
-        self._request_times: dict[tuple[GroupId, MemberId], _RequestTimes] = {}
+        self._request_times: dict[tuple[GroupId, MemberId], _MemberRequestStats] = {}
 
     def observe_request(self, group_id: GroupId, member_id: MemberId, *, is_heartbeat: bool) -> None:
         """Record that a Heartbeat, JoinGroup or SyncGroup request of the member has arrived now."""
         now_ms = self._now_ms()
-        times = self._request_times_of(group_id, member_id)
+        times = self._find_or_add_member_stats(group_id, member_id)
         if times.gap_began_at_ms is not None:
             times.largest_gap_ms = max(times.largest_gap_ms, now_ms - times.gap_began_at_ms)
         times.gap_began_at_ms = now_ms
@@ -49,7 +49,7 @@ class HeartbeatGaps:
 
     def observe_response(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the response to the member's JoinGroup or SyncGroup is sent now."""
-        self._request_times_of(group_id, member_id).gap_began_at_ms = self._now_ms()
+        self._find_or_add_member_stats(group_id, member_id).gap_began_at_ms = self._now_ms()
 
     def observe_leave(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the member leaves: the time until its next request does not count."""
@@ -68,12 +68,12 @@ class HeartbeatGaps:
             }
         return groups
 
-    def _request_times_of(self, group_id: GroupId, member_id: MemberId) -> _RequestTimes:
+    def _find_or_add_member_stats(self, group_id: GroupId, member_id: MemberId) -> _MemberRequestStats:
         """The member's statistics, which are added if there are none."""
         key = (group_id, member_id)
         times = self._request_times.get(key)
         if times is None:
             if len(self._request_times) >= _MEMBERS_MAX:
                 del self._request_times[next(iter(self._request_times))]
-            times = self._request_times[key] = _RequestTimes(gap_began_at_ms=None)
+            times = self._request_times[key] = _MemberRequestStats(gap_began_at_ms=None)
         return times

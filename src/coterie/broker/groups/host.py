@@ -6,7 +6,8 @@ A response is sent only when the records of its step, and of all earlier steps, 
 request waits until then: the machine continues with the next event, and the outbox holds the effects until the records
 are durable. If a write to the log fails, or the machine raises an exception (a bug in Coterie), every pending request
 is refused with NOT_COORDINATOR, the machine's state is dropped, and the group is reloaded from its log. New requests
-wait for the reload.
+wait for the reload. After the second of several failures that follow one another closely, a growing pause precedes each
+reload: a bug that recurs after each reload must not become a busy loop.
 
 Most requests are heartbeats, which write no record: they get their response without a queue, an asyncio task or a
 future.
@@ -23,6 +24,7 @@ from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
 from coterie.broker.groups.log import GroupLog
+from coterie.broker.groups.recent_failures import RecentFailures
 from coterie.engine.output import Outbox, StepOutput
 from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
@@ -33,8 +35,6 @@ from coterie.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-_RELOAD_DELAY_S = 0.5
-"""The pause between two attempts to reload a group."""
 _STALL_MS = 200
 """A deadline that is handled later than this after its time shows that this process has stalled: the requests of
 members may have arrived in time without being read."""
@@ -115,7 +115,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         """Whether the group exists: whether it has any state that must be kept."""
         ...
 
-    def owns_id(self, group: GroupT, /) -> bool:
+    def reserves_group_id(self, group: GroupT, /) -> bool:
         """Whether the group reserves its id, so that no group of another kind may use the id."""
         ...
 
@@ -170,6 +170,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._numbers = count()
         """Gives each request of this group its reply id."""
         self._pending_requests: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
+        self._recent_failures = RecentFailures()
         self._needs_reload = False
         """Whether the state is invalid after a failure; no event may be handled until the group is reloaded."""
         self._loaded = asyncio.Event()
@@ -188,7 +189,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         """The chores that `run` must start."""
         self._chores: set[asyncio.Task[None]] = set()
         """The chores that run."""
-        self._notify_loaded(records)
+        self._handle_load_notifications(records)
 
     @property
     def has_state(self) -> bool:
@@ -196,14 +197,14 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         return self._machine.has_state(self._group)
 
     @property
-    def owns_id(self) -> bool:
+    def reserves_group_id(self) -> bool:
         """Whether the group reserves its id, so that no group of another kind may use the id."""
-        return self._machine.owns_id(self._group)
+        return self._machine.reserves_group_id(self._group)
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
         """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
-        are possibly not durable yet. While the group is being reloaded after a failure, its state is that from before
-        the failure."""
+        are possibly not durable yet. After a failure, until the group's records are read from the log, its state is
+        that from before the failure."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -216,16 +217,16 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                     make_request(ReplyTo(0)), self._machine.refusal_code_while_loading
                 )
             await self._wait_loaded()
-        return await self.wait_response(self.submit(make_request))
+        return await self.wait_response(self.handle_request_now(make_request))
 
     def ask_nowait(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
         """Like :meth:`ask`, but returns the response itself if it may be sent at once, else an awaitable for it."""
         if self._needs_reload:
             return self.ask(make_request)
-        pending = self.submit(make_request)
+        pending = self.handle_request_now(make_request)
         return pending.response if pending.response is not None else self.wait_response(pending)
 
-    def submit(self, make_request: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
+    def handle_request_now(self, make_request: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
         """Let the machine handle the request that ``make_request`` builds from a new reply id, now. The returned object
         has the response if the response may already be sent. Must not be called while the group needs a reload."""
         reply_to = ReplyTo(next(self._numbers))
@@ -236,7 +237,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         return pending
 
     async def wait_response(self, pending: PendingRequest[RequestT, ResponseT]) -> ResponseT:
-        """Wait until the response to ``pending``, which :meth:`submit` returned, may be sent; return the response."""
+        """Wait until the response to ``pending``, which :meth:`handle_request_now` returned, may be sent; return the
+        response."""
         if pending.response is not None:
             return pending.response
         pending.response_future = asyncio.get_running_loop().create_future()
@@ -255,13 +257,13 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         else:
             self._handle_event(notification)
 
-    def reload(self) -> None:
+    def start_reload(self) -> None:
         """Drop the machine's state, which may differ from the log, and refuse all pending requests with
         NOT_COORDINATOR; then :meth:`run` reloads the group."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:
-            self._drop_machine()
+            self._invalidate_and_refuse_pending()
 
     async def run(self) -> None:
         """Handle deadlines, run chores, and reload the group after failures, until the host is removable."""
@@ -270,8 +272,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 if self._needs_reload:
                     await self._reload_group()
                 else:
-                    self._start_chores(tasks)
-                    await self._wait_deadline()
+                    self._start_or_cancel_chores(tasks)
+                    await self._wait_deadline_or_wake()
                     await self._fire_due_timers()
 
     @property
@@ -295,7 +297,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._machine.apply(group, record)
         return group
 
-    def _notify_loaded(self, records: Sequence[RecordT]) -> None:
+    def _handle_load_notifications(self, records: Sequence[RecordT]) -> None:
         """Let the machine handle the notifications that ``notifications_after_load`` returns for ``records``, which
         were just loaded."""
         for news in self._machine.notifications_after_load(records):
@@ -308,14 +310,15 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         refused with NOT_COORDINATOR, and the group is reloaded."""
         try:
             self._step_machine(event)
-        except Exception:
-            logger.exception(
-                "Bug in Coterie: the coordinator of group %s failed; its pending requests are refused, and the group is"
-                " reloaded from the broker's log. Its last events:\n%s",
-                self.group_id,
+        except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the group is reloaded
+            self._log_failure(
+                bug,
+                "Bug in Coterie: the coordinator of group %s failed%s; its pending requests are refused, and the group"
+                " is reloaded from the broker's log. Its last events:\n%s",
                 self._trace.recent_text(),
+                stack_of=bug,
             )
-            self._drop_machine()
+            self._invalidate_and_refuse_pending()
         if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
             self._wake.set()
 
@@ -328,10 +331,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         if output.records:
             append = self._log.append(self.group_id, output.records, now_ms=now_ms)
             self._pending_appends[append] = len(output.records)
-            append.add_done_callback(self._on_appended)
-        self._perform_released()
+            append.add_done_callback(self._on_append_done)
+        self._perform_durable_effects()
 
-    def _on_appended(self, append: "asyncio.Future[int]") -> None:
+    def _on_append_done(self, append: "asyncio.Future[int]") -> None:
         """Called when an append has succeeded or failed. After a success, perform the effects that waited for it. After
         a failure, drop the machine's state and refuse all pending requests; then `run` reloads the group. Does nothing
         if the state was dropped since the append was queued."""
@@ -340,20 +343,20 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             return  # of a machine that was dropped after the append
         error = append.exception()
         if error is not None:
-            logger.error(
-                "The records of group %s could not be written, so its pending requests are refused, and the group is"
-                " reloaded from the broker's log: %s",
-                self.group_id,
+            self._log_failure(
                 error,
+                "The records of group %s could not be written%s, so its pending requests are refused, and the group is"
+                " reloaded from the broker's log: %s",
+                str(error),
             )
-            self._drop_machine()
+            self._invalidate_and_refuse_pending()
             return
         self._outbox.mark_durable(records)
-        self._perform_released()
+        self._perform_durable_effects()
         if not self.has_state:
             self._wake.set()
 
-    def _perform_released(self) -> None:
+    def _perform_durable_effects(self) -> None:
         """Perform the effects whose records are durable."""
         for effect in self._outbox.pop_durable_effects():
             self._perform_effect(effect)
@@ -378,7 +381,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
-    def _start_chores(self, tasks: asyncio.TaskGroup) -> None:
+    def _start_or_cancel_chores(self, tasks: asyncio.TaskGroup) -> None:
         """Start the new chores; if the group has no state any more, cancel all chores instead."""
         if not self.has_state:
             self._cancel_chores()
@@ -405,7 +408,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    async def _wait_deadline(self) -> None:
+    async def _wait_deadline_or_wake(self) -> None:
         """Wait until the next deadline of a timer, or until ``_wake`` is set."""
         self._wake.clear()
         due_ms = self._timers.next_deadline_ms()
@@ -431,7 +434,19 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
-    def _drop_machine(self) -> None:
+    def _log_failure(
+        self, error: BaseException, message: str, detail: str, *, stack_of: BaseException | None = None
+    ) -> None:
+        """Count the failure ``error``, which delays the next reload if failures follow one another closely, and log
+        ``message`` unless one of the same kind was logged less than a minute ago. ``message`` has placeholders for the
+        group id, for the number of failures that were not logged, and for ``detail``."""
+        suppressed = self._recent_failures.add(error, now_s=asyncio.get_running_loop().time())
+        if suppressed is None:
+            return
+        more = f" ({suppressed} more times since the last such message)" if suppressed else ""
+        logger.error(message, self.group_id, more, detail, exc_info=stack_of)
+
+    def _invalidate_and_refuse_pending(self) -> None:
         """Make the group's state invalid after a failure, and refuse all pending requests with NOT_COORDINATOR; then
         `run` reloads the group."""
         self._needs_reload = True
@@ -450,37 +465,40 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._waiting_for_load -= 1
 
     async def _reload_group(self) -> None:
-        """Load the group from the log, and retry after ``_RELOAD_DELAY_S`` until that succeeds. Waits first for the
-        appends from before the failure."""
+        """Load the group from the log, and retry until that succeeds. Before each attempt, waits for the appends from
+        before the failure. The pause after several close failures follows the load, so that :meth:`inspect_group` sees
+        no records meanwhile that were not written."""
         while self._needs_reload:
             await self._await_appends()
             try:
                 self._has_missed_notification = False
                 records = await self._log.load(self.group_id)
+                self._group = self._replay_records(records)
+                await asyncio.sleep(self._recent_failures.take_pause_s())
                 if self._has_missed_notification:
                     continue
-                self._group = self._replay_records(records)
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._needs_reload = False
-                self._notify_loaded(records)
+                self._handle_load_notifications(records)
             except WorldError as error:
-                logger.error(
-                    "Group %s could not be reloaded from the broker's log; the broker serves no request of this group "
-                    "until a retry succeeds: %s",
-                    self.group_id,
+                self._log_failure(
                     error,
+                    "Group %s could not be reloaded from the broker's log%s; the broker serves no request of this "
+                    "group until a retry succeeds: %s",
+                    str(error),
                 )
-            except Exception:
+            except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the load is tried again
                 self._needs_reload = True
-                logger.exception(
-                    "Bug in Coterie: group %s could not be reloaded; the broker serves no request of this group until "
-                    "a retry succeeds. The group's last events before the reload:\n%s",
-                    self.group_id,
+                self._log_failure(
+                    bug,
+                    "Bug in Coterie: group %s could not be reloaded%s; the broker serves no request of this group "
+                    "until a retry succeeds. The group's last events before the reload:\n%s",
                     self._trace.recent_text(),
+                    stack_of=bug,
                 )
             if self._needs_reload:
-                await asyncio.sleep(_RELOAD_DELAY_S)
+                await asyncio.sleep(self._recent_failures.take_pause_s())
         self._loaded.set()
 
     async def _await_appends(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coterie.broker.storage.log import BrokerLog, Partition
-from coterie.groups.pending_writes import PendingWrites
+from coterie.groups.pending_writes import OpenTransactionWrites
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.errors import WireError, WorldError
 from coterie.nouns.ids import GroupId, TopicPartition
@@ -35,7 +35,7 @@ _READ_SIZE = 4 * 1024 * 1024
 RecordT = TypeVar("RecordT")
 
 
-def _refuse_producer(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
+def _refuse_transactional_record(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
     """The ``to_pending_record`` of a topic whose records are never in a transaction.
 
     :raises WireError: always.
@@ -46,7 +46,7 @@ def _refuse_producer(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTopic(Generic[RecordT]):
+class GroupTopicFormat(Generic[RecordT]):
     """The name and the record format of the topic with the records of one kind of groups. The topic has one
     partition."""
 
@@ -56,10 +56,10 @@ class GroupTopic(Generic[RecordT]):
     decode_record: Callable[[bytes, bytes | None], tuple[GroupId, RecordT] | None]
     """Returns the group id and the record; None for a record of a kind that Coterie does not write. Raises `WireError`
     for a malformed record."""
-    producer_of: Callable[[RecordT], ProducerIdAndEpoch | None] = lambda _: None
+    transaction_producer_of: Callable[[RecordT], ProducerIdAndEpoch | None] = lambda _: None
     """Returns the producer in whose open transaction the record was written; None for a record outside of
     transactions."""
-    to_pending_record: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_producer
+    to_pending_record: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_transactional_record
     """Converts a decoded record that was read from a batch of this producer's open transaction. Raises `WireError` if
     such a record must not be in a transaction."""
 
@@ -67,7 +67,7 @@ class GroupTopic(Generic[RecordT]):
 class GroupLog(Generic[RecordT]):
     """The records of all groups of one kind. Created by :meth:`open`."""
 
-    def __init__(self, topic: GroupTopic[RecordT], log: BrokerLog, partition: Partition) -> None:
+    def __init__(self, topic: GroupTopicFormat[RecordT], log: BrokerLog, partition: Partition) -> None:
         self._topic = topic
         self._log = log
         self._partition = partition
@@ -80,7 +80,7 @@ class GroupLog(Generic[RecordT]):
         such records; None for an append of an earlier run of the broker."""
 
     @classmethod
-    async def open(cls, log: BrokerLog, topic: GroupTopic[RecordT]) -> "GroupLog[RecordT]":
+    async def open(cls, log: BrokerLog, topic: GroupTopicFormat[RecordT]) -> "GroupLog[RecordT]":
         """The records of groups in ``topic`` of ``log``; the topic is created if it does not exist. Reads no records.
 
         :raises WorldError: when the topic cannot be created.
@@ -98,7 +98,7 @@ class GroupLog(Generic[RecordT]):
         the same transaction, or of none. The future gets the offset of the first record when all are durable; or a
         `WorldError` if the log cannot be written, or a `KafkaRefusal` if the transaction is not open any more.
         ``now_ms`` becomes the timestamp of the records."""
-        (producer,) = {self._topic.producer_of(record) for record in records}
+        (producer,) = {self._topic.transaction_producer_of(record) for record in records}
         lines = (self._topic.encode_record(group_id, record) for record in records)
         batches = [_encode_batch(some, producer, now_ms=now_ms) for some in _split_into_batches(lines)]
         appended = self._log.append(
@@ -131,7 +131,7 @@ class GroupLog(Generic[RecordT]):
         found = await self._read_records(None)
         for group_id, records in found.items():
             for record in records:
-                if (producer := self._topic.producer_of(record)) is not None:
+                if (producer := self._topic.transaction_producer_of(record)) is not None:
                     self._appends_in_transactions.setdefault(producer.producer_id, {}).setdefault(group_id, None)
         return found
 
@@ -213,7 +213,7 @@ class _ValuesByKey:
     def __init__(self) -> None:
         self.last: dict[bytes, bytes] = {}
         """The last value of each key; a tombstone removes its key."""
-        self.pending: PendingWrites[bytes, tuple[ProducerIdAndEpoch, bytes | None]] = PendingWrites()
+        self.pending: OpenTransactionWrites[bytes, tuple[ProducerIdAndEpoch, bytes | None]] = OpenTransactionWrites()
         """The values in open transactions, with their producers."""
 
     def read_batches(self, data: bytes) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
 
-from coterie.groups.connect.messages import ConnectionClosed, Heartbeat, ReleaseHold
+from coterie.groups.connect.messages import ConnectionClosed, Heartbeat, ReleaseHeldResponse
 from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, HeartbeatResponse
@@ -37,7 +37,7 @@ class CoordinatedGroups(Protocol):
         group."""
         ...
 
-    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
+    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHeldResponse) -> None:
         """Let the machine of the group, if the group exists, handle ``notification`` now."""
         ...
 
@@ -66,16 +66,18 @@ class MemberConnection:
         self._members: dict[tuple[GroupId, MemberId], None] = {}
         """The members whose heartbeats on this connection were accepted, the oldest first."""
 
-    def add_request(self) -> int:
+    def count_request_and_release_holds(self) -> int:
         """Record that a request of any API was read, and let the groups respond at once to the heartbeats that they
         hold back on this connection. Returns the number of the request."""
         self._request_count += 1
         if self._pending and self._groups is not None:
             for group_id, member_id, reply_to in tuple(self._pending.values()):
-                self._groups.notify(group_id, ReleaseHold(reply_to=reply_to, member_id=member_id))
+                self._groups.notify(group_id, ReleaseHeldResponse(reply_to=reply_to, member_id=member_id))
         return self._request_count
 
-    def begin_heartbeat(self, number: int, group_id: GroupId, request: Heartbeat, *, may_hold: bool) -> Heartbeat:
+    def record_heartbeat_and_limit_wait(
+        self, number: int, group_id: GroupId, request: Heartbeat, *, may_hold: bool
+    ) -> Heartbeat:
         """Record that the group's machine receives ``request`` now, the request with this ``number`` on the connection.
         Returns the request to pass to the machine. Its ``max_wait_ms`` is 0, so that its response is not held back, if
         a later request was read meanwhile or ``may_hold`` is False."""
@@ -84,7 +86,7 @@ class MemberConnection:
             return replace(request, max_wait_ms=0)
         return request
 
-    def end_heartbeat(self, number: int, response: HeartbeatResponse | None) -> None:
+    def record_heartbeat_end(self, number: int, response: HeartbeatResponse | None) -> None:
         """Record that the heartbeat with this request number was answered; ``response`` is None if the heartbeat gets
         no response.
         A member belongs to this connection from its first accepted heartbeat until it leaves the group or is unknown to

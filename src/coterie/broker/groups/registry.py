@@ -64,7 +64,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         if len(self._hosts) >= self._groups_max and self._machine.may_create_group(request := make_request(ReplyTo(0))):
             return self._machine.refusal_response(request, ErrorCode.policy_violation)
         host = self._new_host(group_id)
-        pending = host.submit(make_request)
+        pending = host.handle_request_now(make_request)
         # A request that finds no such group starts no asyncio task and uses no memory afterwards.
         if not host.is_removable:
             self._start_host(host)
@@ -86,16 +86,16 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         groups also pending offsets of open transactions, and issued member ids."""
         return sorted(group_id for group_id, host in self._hosts.items() if host.has_state)
 
-    def owns_id(self, group_id: GroupId) -> bool:
+    def reserves_group_id(self, group_id: GroupId) -> bool:
         """Whether a group of this kind reserves the id, so that no group of another kind may use the id. A classic
         group with only committed or pending offsets does not."""
         host = self._hosts.get(group_id)
-        return host is not None and host.owns_id
+        return host is not None and host.reserves_group_id
 
     def inspect_group(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
         """The result of ``look`` for the group's state, which ``look`` must not change; None if there is no such group.
-        The latest changes of the state are possibly not durable yet. While the group is being reloaded after a failure,
-        its state is that from before the failure."""
+        The latest changes of the state are possibly not durable yet. After a failure, until the group's records are
+        read from the log, its state is that from before the failure."""
         host = self._hosts.get(group_id)
         return None if host is None else host.inspect_group(look)
 
@@ -126,11 +126,11 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         for group_id, has_queued_append in self._log.end_transaction(producer_id).items():
             host = self._hosts.get(group_id)
             if host is not None and has_queued_append:
-                host.reload()
+                host.start_reload()
             elif host is not None:
                 host.notify(notification)
 
-    def refuse_all(self) -> None:
+    def refuse_all_from_now_on(self) -> None:
         """Refuse all pending requests, and all that come from now on, with NOT_COORDINATOR: the broker stops."""
         self._has_ended = True
         for host in tuple(self._hosts.values()):

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.broker.maintenance.check import PROGRESS_INTERVAL_S, log_file_findings
-from coterie.broker.storage.folder import lock_folder, make_folder
+from coterie.broker.storage.folder import lock_folder, make_private_folder
 from coterie.broker.storage.log_file import check_log_exists, is_corruption_error, make_read_error
 from coterie.broker.storage.store import open_database_read_only
 from coterie.config.durable_files import fsync_folder
@@ -42,7 +42,10 @@ def back_up_log(
     part = target.with_name(target.name + ".part")
     try:
         refusal = f"a broker or another backup uses the directory {target.parent}; choose another directory"
-        with _create_folder(target.parent, target_lock), lock_folder(target_lock, error_message=refusal):
+        with (
+            _create_folder_undone_on_error(target.parent, target_lock),
+            lock_folder(target_lock, error_message=refusal),
+        ):
             try:
                 _copy_log(source, part, report_progress)
                 _check_copy(source, part, report_progress)
@@ -76,13 +79,13 @@ def _check_target(source: Path, target: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def _create_folder(folder: Path, lock_path: Path) -> Iterator[None]:
+def _create_folder_undone_on_error(folder: Path, lock_path: Path) -> Iterator[None]:
     """Create the directory and its missing parents. If the block fails, delete ``lock_path`` if it did not exist
     before, and the created directories as far as they are empty."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     has_lock = lock_path.exists()
     try:
-        make_folder(folder)
+        make_private_folder(folder)
         yield
     except BaseException:
         if not has_lock:

@@ -19,7 +19,7 @@ from coterie.broker.storage.log_file import check_log_exists, is_corruption_erro
 from coterie.broker.storage.store import open_database_read_only
 from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.batches import BatchHeader, check_crc, decode_records, read_batch_header
+from coterie.wire.batches import BatchHeader, check_crc, decode_records_without_control, read_batch_header
 
 DecodeRecord: TypeAlias = Callable[[bytes, bytes | None], object]
 """Decodes the key and the value of a record of groups. Raises `WireError` for a malformed record."""
@@ -204,7 +204,7 @@ class _LogCheck:
                     _check_group_records(data, decode_record)
             except WireError as error:
                 yield f"{where} is corrupt: {error}"
-            self._count_checked_batch(size_bytes)
+            self._count_and_report_progress(size_bytes)
         end_offset = max(expected, start_offset)
         if max(cleaned_offset, sifted_offset) > end_offset:
             yield f"compaction reached offset {max(cleaned_offset, sifted_offset)}, after the end offset {end_offset}"
@@ -237,7 +237,7 @@ class _LogCheck:
                     f" but the end offset of the partition is {end_offset}"
                 )
 
-    def _count_checked_batch(self, size_bytes: int) -> None:
+    def _count_and_report_progress(self, size_bytes: int) -> None:
         """Count ``size_bytes``, the size of a checked batch, and report the progress if the last report was
         `PROGRESS_INTERVAL_S` ago."""
         self._done_bytes += size_bytes
@@ -279,7 +279,7 @@ def _check_group_records(data: bytes, decode_record: DecodeRecord) -> None:
 
     :raises WireError: a record is malformed or has no key, or the batch is compressed.
     """
-    for record in decode_records(data):
+    for record in decode_records_without_control(data):
         if record.key is None:
             raise WireError("a group record has no key")
         decode_record(record.key, record.value)

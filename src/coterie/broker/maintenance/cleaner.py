@@ -86,12 +86,12 @@ class PartitionCleaner:
         """The batch in ``row`` with its records, and its header; the header is None if it cannot be read."""
         head: BatchHeader | None = None
         records = None
-        is_verified = False
+        has_valid_crc = False
         try:
             head = read_batch_header(row.data)
             # A corrupt batch must not be rewritten with a valid CRC.
             check_crc(row.data, 0, head)
-            is_verified = True
+            has_valid_crc = True
             records = () if head.is_control else split_records(row.data, head)
         except WireError as error:
             self._log_warning_once(
@@ -104,7 +104,7 @@ class PartitionCleaner:
             producer_id=-1 if head is None else head.producer_id,
             is_transactional=head is not None and head.is_transactional,
             is_control=head is not None and head.is_control and records is not None,
-            is_verified=is_verified,
+            has_valid_crc=has_valid_crc,
             delete_horizon_ms=row.delete_horizon_ms,
             records=records,
         ), head

@@ -29,14 +29,14 @@ stored itself."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWithRecords:
-    """A batch and its records. If ``is_verified`` is False, the other values from the batch's header may be wrong."""
+    """A batch and its records. If ``has_valid_crc`` is False, the other values from the batch's header may be wrong."""
 
     base_offset: int
     last_offset: int
     producer_id: int
     is_transactional: bool
     is_control: bool
-    is_verified: bool
+    has_valid_crc: bool
     """Whether the batch has the CRC that its header states."""
     delete_horizon_ms: int | None
     """The time from which the batch's tombstones may be dropped, or the batch if it is a marker; None if no compaction
@@ -106,7 +106,7 @@ class Compaction:
         """What the compaction keeps of the batch. Call it for all batches in order, from the partition's start."""
         if batch.is_control:
             return self._clean_marker(batch)
-        if batch.is_verified and self._is_in_aborted_transaction(batch):
+        if batch.has_valid_crc and self._is_in_aborted_transaction(batch):
             return CleanedBatch(records=())
         if batch.records is None:
             self._has_unreadable_batch = True
@@ -119,7 +119,7 @@ class Compaction:
         has_tombstones = any(record.is_tombstone for record in kept)
         return CleanedBatch(
             records=kept if len(kept) < len(batch.records) else None,
-            delete_horizon_ms=self._delete_horizon(batch)
+            delete_horizon_ms=self._present_or_new_horizon_ms(batch)
             if has_tombstones and not self._has_unreadable_batch
             else None,
         )
@@ -140,7 +140,7 @@ class Compaction:
             return CleanedBatch(records=None)
         if self._has_horizon_passed(batch.delete_horizon_ms):
             return CleanedBatch(records=())
-        return CleanedBatch(records=None, delete_horizon_ms=self._delete_horizon(batch))
+        return CleanedBatch(records=None, delete_horizon_ms=self._present_or_new_horizon_ms(batch))
 
     def _note_transaction_has_records(self, batch: BatchWithRecords) -> None:
         """Remember that the transaction of the batch, if it has one, has records left: its marker must stay."""
@@ -161,7 +161,7 @@ class Compaction:
         horizon."""
         return delete_horizon_ms is not None and delete_horizon_ms <= self._now_ms
 
-    def _delete_horizon(self, batch: BatchWithRecords) -> int:
+    def _present_or_new_horizon_ms(self, batch: BatchWithRecords) -> int:
         """The delete horizon of the batch (KIP-534: the time from which its tombstones may be dropped); if it has none,
         the end of ``delete.retention.ms`` from now."""
         return self._new_delete_horizon_ms if batch.delete_horizon_ms is None else batch.delete_horizon_ms

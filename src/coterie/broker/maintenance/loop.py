@@ -19,10 +19,10 @@ from coterie.broker.maintenance.cleaner import PartitionCleaner
 from coterie.broker.maintenance.rows import (
     RowReader,
     apply_row_changes,
-    delete_partition_row,
+    delete_orphan_partition_row,
     remove_batch_rows,
     store_cleaned_offset,
-    store_started_compaction_offset,
+    store_gaps_possible_before,
     vacuum_pages,
 )
 from coterie.broker.settings import MaintenanceSettings
@@ -47,7 +47,7 @@ class _CompactionNotDue(NamedTuple):
     """The result of a check: the partition needs no compaction now. Until ``until_ms``, and while the partition's
     offsets and its policy stay the same, the next passes skip the partition without reading the log."""
 
-    offsets: tuple[int, int]
+    start_and_stable_offsets: tuple[int, int]
     """The partition's start offset and last stable offset."""
     policy: CleanupSettings
     """The retention and compaction settings of the partition's topic."""
@@ -110,19 +110,19 @@ class _Maintenance:
         due_s = loop.time() + self._settings.initial_delay_ms / 1000
         retention_due_s = due_s
         while True:
-            await self._run_operation(self._delete_hidden_rows)
+            await self._run_and_log_failure(self._delete_rows_of_deleted_records)
             try:
                 async with asyncio.timeout_at(due_s):
                     await self._log.deletion_wanted.wait()
             except TimeoutError:
                 if loop.time() >= retention_due_s:
-                    await self._run_operation(self._apply_retention)
+                    await self._run_and_log_failure(self._apply_retention)
                     retention_due_s = loop.time() + self._settings.retention_check_interval_ms / 1000
-                await self._run_operation(self._compact_all_partitions)
-                await self._run_operation(self._shrink_file)
+                await self._run_and_log_failure(self._compact_due_partitions)
+                await self._run_and_log_failure(self._shrink_file)
                 due_s = loop.time() + self._settings.cleaner_backoff_ms / 1000
 
-    async def _run_operation(self, operation: Callable[[], Awaitable[None]]) -> None:
+    async def _run_and_log_failure(self, operation: Callable[[], Awaitable[None]]) -> None:
         """Run one operation, and log its failure instead of raising it. The operation's next run does what is left to
         do. After a disk error, further disk errors of this operation are not logged until a run of it succeeds."""
         try:
@@ -136,7 +136,7 @@ class _Maintenance:
         else:
             self._operations_with_disk_error.discard(operation)
 
-    async def _run_named_operations(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
+    async def _run_each_and_log_failures(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
         """Run the named operations one after the other. An operation that fails is logged and does not stop the others.
         An operation whose write has read a corrupt page is not run again until the broker restarts.
 
@@ -180,14 +180,14 @@ class _Maintenance:
 
     # -- hidden rows and deleted topics -------------------------------------------------------------------------------
 
-    async def _delete_hidden_rows(self) -> None:
+    async def _delete_rows_of_deleted_records(self) -> None:
         """Delete the rows of batches that end before the start offset of their partition, and all rows of deleted
         topics."""
         self._log.deletion_wanted.clear()
         unreadable: list[tuple[int, sqlite3.Error]] = []
         hidden = await self._run_blocking(
             partial(
-                self._reader.partitions_with_hidden_rows,
+                self._reader.partitions_with_rows_before_start,
                 lambda partition_id, error: unreadable.append((partition_id, error)),
             )
         )
@@ -203,11 +203,11 @@ class _Maintenance:
 
         for partition_id, error in unreadable:
             self._log_unreadable_once(operation_name_of(partition_id), error)
-        await self._run_named_operations(
+        await self._run_each_and_log_failures(
             (operation_name_of(partition_id), partial(self._remove_batches, partition_id, start_offset))
             for partition_id, start_offset in hidden
         )
-        await self._run_named_operations(
+        await self._run_each_and_log_failures(
             (operation_name_of(partition_id), partial(self._remove_orphan_partition, partition_id))
             for partition_id in await self._run_blocking(self._reader.orphan_partition_row_ids)
         )
@@ -215,12 +215,14 @@ class _Maintenance:
     async def _remove_orphan_partition(self, partition_row_id: int) -> None:
         """Delete all rows of a partition whose topic was deleted."""
         await self._remove_batches(partition_row_id, _EVERY_OFFSET)
-        await self._log.run_write(partial(delete_partition_row, partition_row_id=partition_row_id))
+        await self._log.run_write(partial(delete_orphan_partition_row, partition_row_id=partition_row_id))
 
     async def _remove_batches(self, partition_row_id: int, end_offset: int) -> None:
         """Delete the batches that end before ``end_offset``, in chunks."""
         while (
-            until := await self._run_blocking(partial(self._reader.last_removable_offset, partition_row_id, end_offset))
+            until := await self._run_blocking(
+                partial(self._reader.last_offset_of_removable_chunk, partition_row_id, end_offset)
+            )
         ) is not None:
             await self._log.run_write(partial(remove_batch_rows, partition_row_id=partition_row_id, last_offset=until))
 
@@ -229,35 +231,37 @@ class _Maintenance:
     async def _apply_retention(self) -> None:
         """Raise the start offset of each partition past its expired records, and delete the rows of the batches before
         it."""
-        await self._run_named_operations(
+        await self._run_each_and_log_failures(
             (
                 f"the retention of {topic.name}-{partition.number}",
-                partial(self._apply_partition_retention, partition, policy),
+                partial(self._raise_start_offset_by_retention, partition, policy),
             )
             for topic, partition, policy in await self._partitions_with_settings()
         )
-        await self._delete_hidden_rows()
+        await self._delete_rows_of_deleted_records()
 
-    async def _apply_partition_retention(self, partition: Partition, policy: CleanupSettings) -> None:
+    async def _raise_start_offset_by_retention(self, partition: Partition, policy: CleanupSettings) -> None:
         """Raise the start offset of one partition past its expired records. Their rows are not deleted here."""
-        start_offset = await self._run_blocking(partial(self._start_offset_by_retention, partition, policy))
+        start_offset = await self._run_blocking(partial(self._start_offset_after_retention, partition, policy))
         if start_offset > partition.start_offset:
             with suppress(TopicGoneError):  # all its records are deleted then
                 await self._log.delete_records(partition, start_offset)
 
-    def _start_offset_by_retention(self, partition: Partition, policy: CleanupSettings) -> int:
+    def _start_offset_after_retention(self, partition: Partition, policy: CleanupSettings) -> int:
         """The start offset that the partition must have now by its retention time and retention size; at least its
         present start offset. Blocks."""
         offset = partition.start_offset
         if policy.retention_ms is not None:
-            offset = self._reader.start_offset_by_time(partition.row_id, offset, self._now_ms() - policy.retention_ms)
+            offset = self._reader.start_offset_after_time_retention(
+                partition.row_id, offset, self._now_ms() - policy.retention_ms
+            )
         if policy.retention_bytes is not None:
-            offset = self._reader.start_offset_by_size(partition.row_id, offset, policy.retention_bytes)
+            offset = self._reader.start_offset_after_size_retention(partition.row_id, offset, policy.retention_bytes)
         return offset
 
     # -- compaction ---------------------------------------------------------------------------------------------------
 
-    async def _compact_all_partitions(self) -> None:
+    async def _compact_due_partitions(self) -> None:
         """Compact each partition of the compacted topics, if a compaction of it is due."""
         compacted = [each for each in await self._partitions_with_settings() if each[2].is_compacted]
         self._not_due_by_partition = {
@@ -265,47 +269,51 @@ class _Maintenance:
             for _, partition, _ in compacted
             if partition.row_id in self._not_due_by_partition
         }
-        await self._run_named_operations(
+        await self._run_each_and_log_failures(
             (
                 f"the compaction of {topic.name}-{partition.number}",
-                partial(self._compact_partition, topic, partition, policy),
+                partial(self._compact_partition_if_due, topic, partition, policy),
             )
             for topic, partition, policy in compacted
         )
 
-    async def _compact_partition(self, topic: Topic, partition: Partition, policy: CleanupSettings) -> None:
+    async def _compact_partition_if_due(self, topic: Topic, partition: Partition, policy: CleanupSettings) -> None:
         """Compact the partition if that is due, several times if its keys do not fit into memory."""
         log_warning_once = partial(self._log_warning_once, f"{topic.name}-{partition.number}")
-        while await self._compact_once(partition, policy, log_warning_once):
+        while await self._compact_once_if_due(partition, policy, log_warning_once):
             pass
 
-    async def _compact_once(
+    async def _compact_once_if_due(
         self, partition: Partition, policy: CleanupSettings, log_warning_once: Callable[[str], None]
     ) -> bool:
         """Compact the partition once, if that is due. Returns whether keys did not fit into memory, so that another
         compaction is needed."""
         # Both offsets are read here, on the event loop, where they change.
-        offsets = partition.start_offset, partition.last_stable_offset
+        start_and_stable_offsets = partition.start_offset, partition.last_stable_offset
         not_due = self._not_due_by_partition.get(partition.row_id)
         if (
             not_due is not None
-            and (not_due.offsets, not_due.policy) == (offsets, policy)
+            and (not_due.start_and_stable_offsets, not_due.policy) == (start_and_stable_offsets, policy)
             and self._now_ms() < not_due.until_ms
         ):
             return False
         cleaner = await self._run_blocking(
-            partial(self._due_cleaner_or_next_check_ms, partition.row_id, *offsets, policy, log_warning_once)
+            partial(
+                self._due_cleaner_or_next_check_ms,
+                partition.row_id,
+                *start_and_stable_offsets,
+                policy,
+                log_warning_once,
+            )
         )
         if not isinstance(cleaner, PartitionCleaner):
-            self._not_due_by_partition[partition.row_id] = _CompactionNotDue(offsets, policy, cleaner)
+            self._not_due_by_partition[partition.row_id] = _CompactionNotDue(start_and_stable_offsets, policy, cleaner)
             return False
         first_uncleanable_offset = cleaner.end_offset
         while await self._run_blocking(cleaner.index_keys):
             pass
         await self._log.run_write(
-            partial(
-                store_started_compaction_offset, partition_row_id=partition.row_id, sifted_offset=cleaner.end_offset
-            )
+            partial(store_gaps_possible_before, partition_row_id=partition.row_id, sifted_offset=cleaner.end_offset)
         )
         while (changes := await self._run_blocking(cleaner.next_row_changes)) is not None:
             if changes:
@@ -364,7 +372,7 @@ class _Maintenance:
         if not self._log.has_disk_space:
             await self._run_blocking(self._reader.truncate_wal)
         while True:
-            free_bytes, share = await self._run_blocking(self._reader.free_space)
+            free_bytes, share = await self._run_blocking(self._reader.free_bytes_and_share)
             if free_bytes <= _SPARE_BYTES or share <= _SPARE_SHARE:
                 return
             await self._log.run_write(vacuum_pages)

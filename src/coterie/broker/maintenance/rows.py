@@ -90,7 +90,7 @@ class RowReader:
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
-    def start_offset_by_time(self, partition_row_id: int, start_offset: int, written_since_ms: int) -> int:
+    def start_offset_after_time_retention(self, partition_row_id: int, start_offset: int, written_since_ms: int) -> int:
         """The start offset that the partition has when its first batches, as far as all their records have timestamps
         before ``written_since_ms``, are removed. Nothing is removed here. A batch without a timestamp is removed only
         together with a later batch that has one."""
@@ -106,10 +106,10 @@ class RowReader:
         ).fetchone() or (start_offset - 1,)
         return int(last_expired) + 1
 
-    def start_offset_by_size(self, partition_row_id: int, start_offset: int, size_max: int) -> int:
+    def start_offset_after_size_retention(self, partition_row_id: int, start_offset: int, size_max: int) -> int:
         """The start offset that the partition has when as many of its first batches as possible are removed so that at
         least ``size_max`` bytes stay. Nothing is removed here."""
-        excess = self._batches_size(partition_row_id, start_offset, 2**63 - 1) - size_max
+        excess = self._batches_size_bytes(partition_row_id, start_offset, 2**63 - 1) - size_max
         kept_from = start_offset
         if excess > 0:
             rows = self._database.execute(
@@ -125,7 +125,7 @@ class RowReader:
             rows.close()
         return kept_from
 
-    def partitions_with_hidden_rows(self, failed: Callable[[int, sqlite3.Error], None]) -> list[tuple[int, int]]:
+    def partitions_with_rows_before_start(self, failed: Callable[[int, sqlite3.Error], None]) -> list[tuple[int, int]]:
         """The row id and the start offset of each partition that has batches that end before its start offset. Deleted
         topics are left out. ``failed`` is called with the row id and the error for each partition whose rows cannot be
         read."""
@@ -146,7 +146,7 @@ class RowReader:
                     found.append((partition_id, start_offset))
         return found
 
-    def last_removable_offset(self, partition_row_id: int, end_offset: int) -> int | None:
+    def last_offset_of_removable_chunk(self, partition_row_id: int, end_offset: int) -> int | None:
         """The last offset of the next chunk, for a caller that removes the batches that end before ``end_offset`` chunk
         by chunk. None if no such batch is left."""
         # The horizon is in the table but not in the index: so a corrupt page in either fails this read, and not the
@@ -168,7 +168,7 @@ class RowReader:
         """The row ids of the partitions whose topic was deleted."""
         return [row[0] for row in self._database.execute("SELECT id FROM partitions WHERE topic IS NULL")]
 
-    def free_space(self) -> tuple[int, float]:
+    def free_bytes_and_share(self) -> tuple[int, float]:
         """The unused bytes of the file, and their share of the file, from 0 to 1."""
         (free,) = self._database.execute("PRAGMA freelist_count").fetchone()
         (pages,) = self._database.execute("PRAGMA page_count").fetchone()
@@ -220,8 +220,8 @@ class RowReader:
             (partition_row_id, max(cleaned_offset, first_uncleanable_offset)),
         ).fetchone() or (None,)
         return CompactionBacklog(
-            clean_bytes=self._batches_size(partition_row_id, start_offset, cleaned_offset),
-            dirty_bytes=self._batches_size(partition_row_id, cleaned_offset, first_uncleanable_offset),
+            clean_bytes=self._batches_size_bytes(partition_row_id, start_offset, cleaned_offset),
+            dirty_bytes=self._batches_size_bytes(partition_row_id, cleaned_offset, first_uncleanable_offset),
             dirty_since_ms=row[0] if row else None,
             next_delete_horizon_ms=horizon_ms,
         )
@@ -256,7 +256,7 @@ class RowReader:
         """The aborted transactions of the partition whose first record is before ``end_offset``."""
         return read_aborted_transactions(self._database, partition_row_id, 0, end_offset)
 
-    def _batches_size(self, partition_row_id: int, offset: int, end_offset: int) -> int:
+    def _batches_size_bytes(self, partition_row_id: int, offset: int, end_offset: int) -> int:
         """The size in bytes of the batches whose last offset is at least ``offset`` and less than ``end_offset``."""
         (size,) = self._database.execute(
             "SELECT COALESCE(SUM(size_bytes), 0) FROM batches WHERE partition = ? AND last_offset >= ?"
@@ -270,13 +270,14 @@ class RowReader:
 
 
 def remove_batch_rows(store: Store, partition_row_id: int, last_offset: int) -> None:
-    """Delete the batches up to and including ``last_offset``, which must be from `RowReader.last_removable_offset`."""
+    """Delete the batches up to and including ``last_offset``, which must be from
+    `RowReader.last_offset_of_removable_chunk`."""
     store.database.execute(
         "DELETE FROM batches WHERE partition = ? AND last_offset <= ?", (partition_row_id, last_offset)
     )
 
 
-def delete_partition_row(store: Store, partition_row_id: int) -> None:
+def delete_orphan_partition_row(store: Store, partition_row_id: int) -> None:
     """Delete the partition's own row, after its batches. Nothing is deleted unless the partition's topic was
     deleted."""
     store.database.execute("DELETE FROM partitions WHERE id = ? AND topic IS NULL", (partition_row_id,))
@@ -311,7 +312,7 @@ def apply_row_changes(store: Store, changes: Iterable[RowChange]) -> None:
             store.database.execute("DELETE FROM batches WHERE id = ?", (row.row_id,))
 
 
-def store_started_compaction_offset(store: Store, partition_row_id: int, sifted_offset: int) -> None:
+def store_gaps_possible_before(store: Store, partition_row_id: int, sifted_offset: int) -> None:
     """Store that offsets before ``sifted_offset`` may be missing in the partition from now on, because a compaction may
     remove their records. A lower offset than the stored one changes nothing."""
     store.database.execute(

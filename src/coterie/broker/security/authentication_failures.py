@@ -9,7 +9,7 @@ _NAME_SIZE_MAX = 64
 """The number of characters of a user name or of a mechanism's name that are logged."""
 
 
-class AuthenticationFailures:
+class AuthenticationFailureMessages:
     """Creates the log messages of failed logins, and suppresses them if there are too many."""
 
     def __init__(self) -> None:

@@ -86,18 +86,20 @@ class AclEntry:
     host: IPv4Network | IPv6Network | None
     """The addresses of the clients to which the rule applies; None means any address."""
 
-    def applies_to(self, principal: Principal, operations: Iterable[Operation], type_: ResourceType, host: str) -> bool:
+    def applies_regardless_of_name(
+        self, principal: Principal, operations: Iterable[Operation], type_: ResourceType, host: str
+    ) -> bool:
         """Whether the rule is for ``principal`` at the IP address ``host``, for resources of this type, and for at
         least one of ``operations`` (a rule for ``all`` is for each). The resource's name is not compared: see
         :meth:`matches_name`."""
         return (
             self.resource_type is type_
             and self.principal in (str(principal), f"{principal.kind}:*")
-            and (self.host is None or self._contains_address(_parse_address(host)))
+            and (self.host is None or self._applies_to_address(_parse_address(host)))
             and (Operation.ALL in self.operations or not self.operations.isdisjoint(operations))
         )
 
-    def _contains_address(self, address: IPv4Address | IPv6Address | None) -> bool:
+    def _applies_to_address(self, address: IPv4Address | IPv6Address | None) -> bool:
         """Whether the rule, which has a ``host``, applies to a peer at ``address``. If the address is unknown (None), a
         deny rule applies and an allow rule does not."""
         # A peer whose address is unknown: no allow rule with an address applies to it, but every deny rule does.
@@ -127,13 +129,13 @@ class Acls:
             return True
         if any(
             not rule.allows and rule.matches_name(name)
-            for rule in self._applicable_rules(principal, {operation}, type_, host)
+            for rule in self._rules_regardless_of_name(principal, {operation}, type_, host)
         ):
             return False
         sufficient_operations = {operation, *_IMPLIED_BY.get(operation, ())}
         return any(
             rule.allows and rule.matches_name(name)
-            for rule in self._applicable_rules(principal, sufficient_operations, type_, host)
+            for rule in self._rules_regardless_of_name(principal, sufficient_operations, type_, host)
         )
 
     def is_allowed_on_any(self, principal: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
@@ -144,17 +146,21 @@ class Acls:
         if str(principal) in self.super_users:
             return True
         names = [
-            rule.resource_name for rule in self._applicable_rules(principal, {operation}, type_, host) if rule.allows
+            rule.resource_name
+            for rule in self._rules_regardless_of_name(principal, {operation}, type_, host)
+            if rule.allows
         ]
-        denied = [rule for rule in self._applicable_rules(principal, {operation}, type_, host) if not rule.allows]
+        denied = [
+            rule for rule in self._rules_regardless_of_name(principal, {operation}, type_, host) if not rule.allows
+        ]
         return any(not any(rule.matches_name(name) for rule in denied) for name in names)
 
-    def _applicable_rules(
+    def _rules_regardless_of_name(
         self, principal: Principal, operations: Iterable[Operation], type_: ResourceType, host: str
     ) -> list[AclEntry]:
         """The rules that apply to ``principal`` at ``host``, the type, and one of ``operations``. The resource's name
         is not compared."""
-        return [rule for rule in self.entries if rule.applies_to(principal, operations, type_, host)]
+        return [rule for rule in self.entries if rule.applies_regardless_of_name(principal, operations, type_, host)]
 
 
 def read_acls(path: Path) -> Acls:

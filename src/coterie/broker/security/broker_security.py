@@ -4,10 +4,10 @@ import ssl
 from collections.abc import Sequence
 
 from coterie.broker.log_rate_limit import LogRateLimit
-from coterie.broker.security.authentication_failures import AuthenticationFailures
+from coterie.broker.security.authentication_failures import AuthenticationFailureMessages
 from coterie.broker.security.authorizer import Acls, read_acls
-from coterie.broker.security.budget import PrincipalBudgets
-from coterie.broker.security.users import Users
+from coterie.broker.security.budget import PrincipalByteBudgets
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.broker.settings import BrokerSettings, SecuritySettings
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.tls import server_context
@@ -24,14 +24,14 @@ class BrokerSecurity:
             the security protocol has TLS, and no certificate or no key is set.
         """
         security = settings.security
-        self.users = Users(settings.users_path)
+        self.users = BrokerUsersFile(settings.users_path)
         if security.protocol.has_sasl:
             # Raises an error at the start if the users cannot be read: no client could authenticate.
             self.users.names()
-        self.authentication_failures = AuthenticationFailures()
+        self.authentication_failures = AuthenticationFailureMessages()
         self.protocol_error_rate_limit = LogRateLimit()
         """Limits the log messages about peers that break the protocol, by address and kind of error."""
-        self.budgets = PrincipalBudgets(settings.principal_in_flight_size_max)
+        self.budgets = PrincipalByteBudgets(settings.principal_in_flight_size_max)
         """The budgets of bytes in flight: one for each principal, or for each IP address whose clients are not
         authenticated."""
         self._tls: ReloadedFiles[ssl.SSLContext] | None = None

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from coterie.broker.log_rate_limit import LogRateLimit
+
 logger = logging.getLogger(__name__)
 
 
-class Budget:
+class ByteBudget:
     """The bytes that one connection or one principal may have in flight. A call that takes bytes must be followed by a
     call that releases them."""
 
@@ -52,14 +54,16 @@ class Budget:
                 self._waiting.remove(turn)
 
 
-class PrincipalBudget(Budget):
+class PrincipalByteBudget(ByteBudget):
     """The budget of one principal over all of its connections. Requests may use the whole budget. Responses that
     reserve bytes (those with records) leave a quarter of it to requests. So a client that reads no responses delays its
     principal's fetches, but no heartbeat."""
 
-    def __init__(self, name: str, size_max: int) -> None:
+    def __init__(self, name: str, size_max: int, log_limit: LogRateLimit | None = None) -> None:
+        """``log_limit`` limits the messages of this budget; None: no other budget shares the limit."""
         super().__init__(size_max)
         self._name = name
+        self._log_limit = LogRateLimit() if log_limit is None else log_limit
         self._responses_size_max = size_max - size_max // 4
         """The bytes in flight, of requests and responses together, above which a response waits, unless no other
         response is in flight."""
@@ -74,11 +78,10 @@ class PrincipalBudget(Budget):
         await self._wait_until(is_next_response)
         if not self._has_capacity_for_response(size):
             if not self._responses_waiting:
-                logger.warning(
-                    "Fetch responses for %s are delayed until its clients have read earlier responses: %d bytes of its "
-                    "requests and responses are in flight",
-                    self._name,
-                    self.bytes_in_flight,
+                self._log_delay(
+                    "response",
+                    f"Fetch responses for {self._name} are delayed until its clients have read earlier responses: "
+                    f"{self.bytes_in_flight} bytes of its requests and responses are in flight",
                 )
             self._responses_waiting += 1
             try:
@@ -93,6 +96,26 @@ class PrincipalBudget(Budget):
         self._response_bytes_in_flight -= size
         self.release(size)
 
+    def log_delayed_request(self, peer: str) -> None:
+        """Log that the connection of ``peer``, an address, is not read, because this budget has no capacity for its
+        next request: as a warning at most once a minute for each principal, else at debug level."""
+        self._log_delay(
+            "request",
+            f"Connection {peer} is not read until responses are sent: with its next request, the requests and "
+            f"responses in flight of {self._name} would exceed the maximum; they have {self.bytes_in_flight} bytes",
+        )
+
+    def _log_delay(self, kind: str, message: str) -> None:
+        """Log ``message`` about a delayed request or response, as :meth:`log_delayed_request` does. A client can cause
+        any number of such delays."""
+        now_s = asyncio.get_running_loop().time()
+        suppressed = self._log_limit.take_suppressed_count_if_allowed(f"{kind} {self._name}", now_s=now_s)
+        if suppressed is None:
+            logger.debug("%s", message)
+            return
+        more = f"; {suppressed} more such delays since the last such message" if suppressed else ""
+        logger.warning("%s%s", message, more)
+
     def _has_capacity_for_response(self, size: int) -> bool:
         """Whether a response of ``size`` bytes may be created now: it leaves a quarter of the budget free, or no other
         response is in flight."""
@@ -100,7 +123,7 @@ class PrincipalBudget(Budget):
         return not self._response_bytes_in_flight or self.bytes_in_flight + size <= self._responses_size_max
 
 
-class RequestBudget:
+class RequestBudgetShare:
     """The bytes of one request: in the budget of its connection those of the request and of its response; in the budget
     of its principal those reserved for its response. (The connection releases the request's bytes in the principal's
     budget.)"""
@@ -109,8 +132,8 @@ class RequestBudget:
 
     def __init__(
         self,
-        connection_budget: Budget,
-        principal_budget: PrincipalBudget,
+        connection_budget: ByteBudget,
+        principal_budget: PrincipalByteBudget,
         size: int,
         *,
         is_next_response: Callable[[], bool],
@@ -133,7 +156,7 @@ class RequestBudget:
         await self._principal_budget.take_for_response(size, is_next_response=self._is_next_response)
         self._response_size += size
 
-    def switch_to_response(self, response_size: int) -> None:
+    def replace_with_response_bytes(self, response_size: int) -> None:
         """In the connection's budget, replace the bytes of the request and those reserved for the response by
         ``response_size``, the bytes of the response. The connection releases these when the response is written."""
         self._connection_budget.take_unchecked(response_size)
@@ -146,19 +169,21 @@ class RequestBudget:
         self._response_size = 0
 
 
-class PrincipalBudgets:
+class PrincipalByteBudgets:
     """The budgets of all principals that have connections, one for each; of clients that are not authenticated, one for
     each IP address."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._budgets: dict[str, tuple[PrincipalBudget, int]] = {}
+        self._log_limit = LogRateLimit()
+        """Outlives the budgets, because a client may connect again and again."""
+        self._budgets: dict[str, tuple[PrincipalByteBudget, int]] = {}
         """By name: the budget, and the number of connections that use it."""
 
-    def acquire(self, name: str) -> PrincipalBudget:
+    def acquire(self, name: str) -> PrincipalByteBudget:
         """The budget of ``name``, which is shared by all connections that acquire this name. Each call needs a matching
         :meth:`release`."""
-        budget, members = self._budgets.get(name, (PrincipalBudget(name, self._size_max), 0))
+        budget, members = self._budgets.get(name, (PrincipalByteBudget(name, self._size_max, self._log_limit), 0))
         self._budgets[name] = (budget, members + 1)
         return budget
 

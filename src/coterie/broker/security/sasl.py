@@ -11,7 +11,7 @@ import asyncio
 import secrets
 
 from coterie.broker.security.principals import Principal
-from coterie.broker.security.users import Users
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.nouns.errors import WireError
 from coterie.wire.frames import RequestHeader
 from coterie.wire.schemas import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -30,7 +30,7 @@ _PLAIN_MECHANISM = "SCRAM-SHA-512"
 class SaslExchange:
     """The state of one connection's SASL exchange."""
 
-    def __init__(self, users: Users, *, failed_authentication_delay_ms: int) -> None:
+    def __init__(self, users: BrokerUsersFile, *, failed_authentication_delay_ms: int) -> None:
         self._users = users
         self._failed_authentication_delay_s = failed_authentication_delay_ms / 1000
         self._has_api_versions = False
@@ -83,7 +83,7 @@ class SaslExchange:
             self._scram = ScramServer(
                 mechanism,
                 nonce=secrets.token_urlsafe(24),
-                find_credential=lambda user: self._users.find_credentials(user)[mechanism],
+                find_credential=lambda user: self._users.find_or_fake_credentials(user)[mechanism],
             )
         return True
 
@@ -142,6 +142,8 @@ class SaslExchange:
                 "a PLAIN message needs user and password, and its authorization id must be empty or the user"
             )
         self.claimed_user = user
-        if not self._users.find_credentials(user)[_PLAIN_MECHANISM].matches_password(_PLAIN_MECHANISM, password):
+        if not self._users.find_or_fake_credentials(user)[_PLAIN_MECHANISM].matches_password(
+            _PLAIN_MECHANISM, password
+        ):
             raise AuthenticationFailedError("the password is wrong")
         return Principal(user)

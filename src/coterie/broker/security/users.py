@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.broker.storage.folder import make_folder
+from coterie.broker.storage.folder import make_private_folder
 from coterie.config.durable_files import replace_private_file
 from coterie.nouns.errors import WorldError
 from coterie.wire.scram import HASH_BY_MECHANISM, Credential
@@ -33,7 +33,7 @@ CredentialsByMechanism = Mapping[str, Credential]
 """A user's credentials by mechanism."""
 
 
-class Users:
+class BrokerUsersFile:
     """The users in the file at ``path``; there are none if the file does not exist and was not read before. All methods
     block."""
 
@@ -42,11 +42,11 @@ class Users:
         self._stamp: tuple[int, int, int] | None = None
         self._users: Mapping[str, CredentialsByMechanism] = {}
         self._last_error = ""
-        """The error of the last read by `find_credentials`; empty if the read succeeded."""
+        """The error of the last read by `find_or_fake_credentials`; empty if the read succeeded."""
         self._unknown_user_secret = secrets.token_bytes(32)
         """A secret from which the salts of unknown users are derived."""
 
-    def find_credentials(self, name: str) -> CredentialsByMechanism:
+    def find_or_fake_credentials(self, name: str) -> CredentialsByMechanism:
         """The credentials of the user ``name``, after a check for a newer file. An unknown user gets credentials that
         match no password, with the same salt during one run of the broker, so that a client cannot find out which users
         exist. If the file cannot be read, the users read last are used."""
@@ -143,7 +143,7 @@ class Users:
             {"version": 1, "users": {name: _encode_credentials(user) for name, user in sorted(users.items())}}, indent=1
         )
         try:
-            make_folder(self._path.parent)
+            make_private_folder(self._path.parent)
             replace_private_file(self._path, text + "\n")
         except OSError as error:
             raise WorldError(f"the users in {self._path} cannot be written: {error.strerror}") from error

@@ -165,7 +165,7 @@ def create_or_upgrade_layout(database: sqlite3.Connection, path: Path) -> None:
             f" {LAYOUT_VERSION}); start the newer version, or choose another data directory"
         )
     if database.execute("PRAGMA auto_vacuum").fetchone() == (0,):
-        _enable_auto_vacuum(database, path)
+        _vacuum_if_disk_space(database, path)
 
 
 def _run_layout_statements(database: sqlite3.Connection, statements: str) -> None:
@@ -178,7 +178,7 @@ def _run_layout_statements(database: sqlite3.Connection, statements: str) -> Non
         raise
 
 
-def _enable_auto_vacuum(database: sqlite3.Connection, path: Path) -> None:
+def _vacuum_if_disk_space(database: sqlite3.Connection, path: Path) -> None:
     """Rewrite the whole file, so that SQLite can shrink it when data is deleted. If less than twice the file's size
     plus 64 MiB is free on the disk, log a warning instead and leave the file as it is: its free pages are reused, but
     the file does not shrink."""

@@ -17,7 +17,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from coterie.broker.log_rate_limit import LogRateLimit
-from coterie.broker.storage.folder import lock_folder, make_folder
+from coterie.broker.storage.folder import lock_folder, make_private_folder
 from coterie.broker.storage.layout import check_is_broker_log, create_log_file
 from coterie.broker.storage.log_file import make_open_error
 from coterie.broker.storage.reader import ReadableSize, StoreReader
@@ -168,14 +168,14 @@ class BrokerLog:
         """
         records = sum(head.last_offset_delta + 1 for _, head in batches)
 
-        def write(store: Store) -> int:
+        def append_batches(store: Store) -> int:
             if requires_open_transaction:
                 check_transaction_is_open(store.database, partition.row_id, batches[0][1])
             # Only the first append can be refused, before anything is written.
             base_offset, *_ = [store.append(partition.row_id, data, head) for data, head in batches]
             return base_offset
 
-        return self.run_write(write, lambda base_offset: partition.advance_end_offset(base_offset + records))
+        return self.run_write(append_batches, lambda base_offset: partition.advance_end_offset(base_offset + records))
 
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str], *, partitions_max: int = sys.maxsize
@@ -191,10 +191,10 @@ class BrokerLog:
             store.check_partition_limit(partitions, partitions_max)
             return store.create_topic(name, partitions, configs)
 
-        await self.run_write(create, self._add_topic)
+        await self.run_write(create, self._add_topic_in_memory)
         return self.topics[name]
 
-    async def create_partitions(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
+    async def increase_partitions_to(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
         """Add partitions to ``topic`` until it has ``count``; if it has as many already, nothing changes.
         ``partitions_max`` is the limit for the partitions of all topics together.
 
@@ -204,9 +204,9 @@ class BrokerLog:
 
         def create(store: Store) -> tuple[StoredPartition, ...]:
             store.check_partition_limit(count - len(topic.partitions), partitions_max)
-            return store.create_partitions(topic.topic_id, count)
+            return store.increase_partitions_to(topic.topic_id, count)
 
-        await self.run_write(create, lambda stored: _add_partitions(topic, stored))
+        await self.run_write(create, lambda stored: _add_partitions_in_memory(topic, stored))
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic. When this returns, a new topic may have its name. The rows of its batches are deleted later,
@@ -214,18 +214,20 @@ class BrokerLog:
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was already deleted.
         """
-        await self.run_write(lambda store: store.delete_topic(topic.topic_id), lambda _: self._drop_topic(topic))
+        await self.run_write(
+            lambda store: store.delete_topic(topic.topic_id), lambda _: self._drop_topic_in_memory(topic)
+        )
 
-    async def set_topic_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+    async def replace_topic_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Replace all configs that are set on the topic with ``configs``.
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
-        def set_configs(_: None) -> None:
+        def set_configs_in_memory(_: None) -> None:
             topic.configs = dict(configs)
 
-        await self.run_write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
+        await self.run_write(lambda store: store.replace_topic_configs(topic.topic_id, configs), set_configs_in_memory)
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
         """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
@@ -235,24 +237,26 @@ class BrokerLog:
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
-        def set_start(start_offset: int) -> None:
+        def set_start_in_memory(start_offset: int) -> None:
             partition.start_offset = max(partition.start_offset, start_offset)
             self.deletion_wanted.set()
 
-        return await self.run_write(lambda store: store.increment_start_offset(partition.row_id, offset), set_start)
+        return await self.run_write(
+            lambda store: store.advance_start_offset_to(partition.row_id, offset), set_start_in_memory
+        )
 
-    async def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+    async def replace_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace all configs that are set on the group with ``configs``.
 
         :raises WorldError: the log cannot be written.
         """
 
-        def set_configs(_: None) -> None:
+        def set_configs_in_memory(_: None) -> None:
             self.group_configs.pop(group_id, None)
             if configs:
                 self.group_configs[group_id] = dict(configs)
 
-        await self.run_write(lambda store: store.set_group_configs(group_id, configs), set_configs)
+        await self.run_write(lambda store: store.replace_group_configs(group_id, configs), set_configs_in_memory)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -355,13 +359,13 @@ class BrokerLog:
         self._reader.close()
         self._store.close()
 
-    def _add_topic(self, stored: StoredTopic) -> None:
+    def _add_topic_in_memory(self, stored: StoredTopic) -> None:
         """Add a created topic to the topics in memory."""
         topic = Topic(stored)
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
 
-    def _drop_topic(self, topic: Topic) -> None:
+    def _drop_topic_in_memory(self, topic: Topic) -> None:
         """Remove a deleted topic from the topics in memory, notify the readers that wait for its partitions, and
         request the deletion of its rows."""
         del self.topics[topic.name]
@@ -371,7 +375,7 @@ class BrokerLog:
         self.deletion_wanted.set()
 
 
-def _add_partitions(topic: Topic, stored: tuple[StoredPartition, ...]) -> None:
+def _add_partitions_in_memory(topic: Topic, stored: tuple[StoredPartition, ...]) -> None:
     """Append the created partitions to those of ``topic``."""
     there = len(topic.partitions)
     topic.partitions += tuple(Partition(partition, there + number) for number, partition in enumerate(stored))
@@ -391,7 +395,7 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
     )
     with ExitStack() as held:
         try:
-            make_folder(path.parent)
+            make_private_folder(path.parent)
             held.enter_context(lock)
         except OSError as error:
             raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error

@@ -46,7 +46,7 @@ def find_duplicate(producer: ProducerState | None, head: BatchHeader) -> Produce
     return next((batch for batch in producer.batches if batch[:2] == (first, last)), None)
 
 
-def check_batch(producer: ProducerState | None, head: BatchHeader, *, starts_at_zero: bool) -> None:
+def check_batch_sequence_and_epoch(producer: ProducerState | None, head: BatchHeader, *, starts_at_zero: bool) -> None:
     """Check that a batch, which must not be a duplicate (`find_duplicate`), follows the producer's last batch in this
     partition. ``starts_at_zero`` applies to a producer without state: if True, its first sequence number must be 0;
     else any number is allowed, because its state may have expired.

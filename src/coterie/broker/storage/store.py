@@ -205,7 +205,7 @@ class Store:
             raise TopicGoneError("This topic has been deleted.")
         return self._end_offsets[partition_row_id]
 
-    def increment_start_offset(self, partition_row_id: int, offset: int) -> int:
+    def advance_start_offset_to(self, partition_row_id: int, offset: int) -> int:
         """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
         it cannot be read any more. Returns the start offset, which is higher than ``offset`` if the start offset was
         higher before.
@@ -253,7 +253,7 @@ class Store:
             partitions=tuple(self._create_partition(topic, number) for number in range(partitions)),
         )
 
-    def create_partitions(self, topic_id: UUID, count: int) -> tuple[StoredPartition, ...]:
+    def increase_partitions_to(self, topic_id: UUID, count: int) -> tuple[StoredPartition, ...]:
         """Add partitions to the topic until it has ``count``; returns the added ones, none if the topic has as many
         already.
 
@@ -264,7 +264,7 @@ class Store:
         self.database.execute("UPDATE topics SET partitions = MAX(partitions, ?) WHERE id = ?", (count, topic))
         return tuple(self._create_partition(topic, number) for number in range(there, count))
 
-    def set_topic_configs(self, topic_id: UUID, configs: Mapping[str, str]) -> None:
+    def replace_topic_configs(self, topic_id: UUID, configs: Mapping[str, str]) -> None:
         """Replace all configs that are set on the topic with ``configs``.
 
         :raises TopicGoneError: before anything is written, if the topic was deleted.
@@ -305,7 +305,7 @@ class Store:
 
     # -- inside an SQLite transaction: counters and group configs ---------------------------------------------------
 
-    def increment_counter(self, name: str) -> int:
+    def get_and_increment_counter(self, name: str) -> int:
         """Increment the counter ``name`` and return its former value: 0, 1, 2, …, each number once, also across
         restarts."""
         row = self.database.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
@@ -313,7 +313,7 @@ class Store:
         self.database.execute("INSERT OR REPLACE INTO numbers (name, value) VALUES (?, ?)", (name, number + 1))
         return number
 
-    def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+    def replace_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace all configs that are set on the group with ``configs``."""
         if configs:
             row = (_GROUP_CONFIGS, group_id, _encode_json(configs))

@@ -87,7 +87,7 @@ def write_transaction(database: sqlite3.Connection, transactional_id: str, writt
     )
 
 
-def delete_expired_transactions(database: sqlite3.Connection, last_write_before_ms: int) -> None:
+def delete_expired_transactional_ids(database: sqlite3.Connection, last_write_before_ms: int) -> None:
     """Delete the transactional ids that have no ongoing transaction and whose state was last written before
     ``last_write_before_ms``, in ms since 1970."""
     database.execute(
@@ -96,8 +96,8 @@ def delete_expired_transactions(database: sqlite3.Connection, last_write_before_
     )
 
 
-def next_producer_id(database: sqlite3.Connection) -> int:
-    """The producer id that is assigned next: what `Store.increment_counter` would return for the counter
+def peek_next_producer_id(database: sqlite3.Connection) -> int:
+    """The producer id that is assigned next: what `Store.get_and_increment_counter` would return for the counter
     `PRODUCER_IDS`. Changes nothing."""
     row = database.execute("SELECT value FROM numbers WHERE name = ?", (PRODUCER_IDS,)).fetchone()
     return int(row[0]) if row else 0
@@ -217,7 +217,7 @@ def read_aborted_transactions(
     ]
 
 
-def delete_hidden_aborted_transactions(database: sqlite3.Connection) -> None:
+def delete_aborted_transactions_before_start(database: sqlite3.Connection) -> None:
     """Delete, in all partitions, the entries of aborted transactions whose marker is before the partition's start
     offset."""
     database.execute(

@@ -69,7 +69,7 @@ class LogWriter:
             writes, is_last = self._take_queued_writes()
             if writes:
                 outcomes = self._commit_writes(writes)
-                self._loop.call_soon_threadsafe(_complete_futures, outcomes)
+                self._loop.call_soon_threadsafe(_deliver_outcomes, outcomes)
             if is_last:
                 return
 
@@ -186,7 +186,7 @@ def _is_corruption_error(error: OSError | sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
-def _complete_futures(outcomes: list[_Outcome]) -> None:
+def _deliver_outcomes(outcomes: list[_Outcome]) -> None:
     """On the event loop: call ``when_durable`` of each write that succeeded, and complete its future with its result or
     its exception. A cancelled future is left as it is."""
     for (_, when_durable, future), result, error in outcomes:

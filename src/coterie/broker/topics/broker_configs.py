@@ -89,7 +89,7 @@ def broker_config_keys_and_values(
         "message.max.bytes": settings.batch_size_max,
         "node.id": node_id,
         "num.partitions": settings.default_partitions,
-        "offset.metadata.max.bytes": limits.offset_metadata_size_max,
+        "offset.metadata.max.bytes": limits.offset_metadata_utf16_length_max,
         "offsets.retention.minutes": limits.offsets_retention_ms // _MINUTE_MS,
         "producer.id.expiration.ms": transactions.producer_id_expiration_ms,
         "socket.request.max.bytes": settings.frame_size_max,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.broker.topics.configs import int_config, list_config, text_config
+from coterie.broker.topics.configs import int_config_or_default, list_config_or_default, text_config_or_default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,17 @@ def cleanup_settings(configs: Mapping[str, str]) -> CleanupSettings:
 
     :raises ValueError: a value is invalid, which an older version of the broker accepted when it was set.
     """
-    policies = list_config(configs, "cleanup.policy")
-    retention_ms, retention_bytes = int_config(configs, "retention.ms"), int_config(configs, "retention.bytes")
+    policies = list_config_or_default(configs, "cleanup.policy")
+    retention_ms, retention_bytes = (
+        int_config_or_default(configs, "retention.ms"),
+        int_config_or_default(configs, "retention.bytes"),
+    )
     return CleanupSettings(
         is_compacted="compact" in policies,
         retention_ms=retention_ms if "delete" in policies and retention_ms >= 0 else None,
         retention_bytes=retention_bytes if "delete" in policies and retention_bytes >= 0 else None,
-        delete_retention_ms=int_config(configs, "delete.retention.ms"),
-        min_compaction_lag_ms=int_config(configs, "min.compaction.lag.ms"),
-        max_compaction_lag_ms=int_config(configs, "max.compaction.lag.ms"),
-        min_cleanable_ratio=float(text_config(configs, "min.cleanable.dirty.ratio")),
+        delete_retention_ms=int_config_or_default(configs, "delete.retention.ms"),
+        min_compaction_lag_ms=int_config_or_default(configs, "min.compaction.lag.ms"),
+        max_compaction_lag_ms=int_config_or_default(configs, "max.compaction.lag.ms"),
+        min_cleanable_ratio=float(text_config_or_default(configs, "min.cleanable.dirty.ratio")),
     )

@@ -51,8 +51,10 @@ def apply_changes(definition: ConfigDef, own: Mapping[str, str], changes: Sequen
                 operation = ConfigOperation(change.operation).name
                 error_message = f"Can't {operation} to key {change.name} because its type is not LIST."
                 raise KafkaRefusal(ErrorCode.invalid_config, error_message)
-            before = split_list(definition.value_text(configs, change.name) or "")
-            configs[change.name] = ",".join(_change_list(before, split_list(value), ConfigOperation(change.operation)))
+            before = split_list(definition.value_text_or_default(configs, change.name) or "")
+            configs[change.name] = ",".join(
+                _list_with_change(before, split_list(value), ConfigOperation(change.operation))
+            )
         else:
             raise KafkaRefusal(ErrorCode.invalid_request, f"Unknown config operation: {change.operation}")
     return configs
@@ -78,7 +80,7 @@ def require_value(name: str, value: str | None) -> str:
     return value
 
 
-def _change_list(before: list[str], items: list[str], operation: ConfigOperation) -> list[str]:
+def _list_with_change(before: list[str], items: list[str], operation: ConfigOperation) -> list[str]:
     """The items ``before`` without ``items`` for SUBTRACT; for APPEND, the items ``before`` and then those of ``items``
     that are new."""
     if operation is ConfigOperation.SUBTRACT:

@@ -1,7 +1,7 @@
 """The configs of a topic: Kafka 4.3's keys, types, defaults and bounds, and functions that read their values.
 
-A topic stores only the configs that were set. `text_config`, `int_config` and `list_config` apply the default at every
-read, so that a change takes effect at the next request."""
+A topic stores only the configs that were set. `text_config_or_default`, `int_config_or_default` and
+`list_config_or_default` apply the default at every read, so that a change takes effect at the next request."""
 
 import re
 from collections.abc import Mapping
@@ -140,7 +140,7 @@ _KEYS = {key.name: key for key in TOPIC_CONFIGS.keys}
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def text_config(configs: Mapping[str, str], name: str) -> str:
+def text_config_or_default(configs: Mapping[str, str], name: str) -> str:
     """The trimmed text of key ``name``: from the topic's ``configs``, or Kafka's default."""
     value = configs.get(name)
     if value is None:
@@ -149,29 +149,33 @@ def text_config(configs: Mapping[str, str], name: str) -> str:
     return value.strip()
 
 
-def int_config(configs: Mapping[str, str], name: str) -> int:
+def int_config_or_default(configs: Mapping[str, str], name: str) -> int:
     """The value of the integer key ``name``: from the topic's ``configs``, or Kafka's default.
 
     :raises ValueError: the text is not an integer, which an older version of the broker accepted.
     """
-    return int(text_config(configs, name))
+    return int(text_config_or_default(configs, name))
 
 
-def list_config(configs: Mapping[str, str], name: str) -> list[str]:
+def list_config_or_default(configs: Mapping[str, str], name: str) -> list[str]:
     """The items of the list key ``name``: from the topic's ``configs``, or Kafka's default."""
-    return split_list(text_config(configs, name))
+    return split_list(text_config_or_default(configs, name))
 
 
 def batch_size_max(configs: Mapping[str, str], settings: BrokerSettings) -> int:
     """The value of `max.message.bytes`, in bytes: from the topic's ``configs``, or the setting of this broker. It is
     the only topic config whose default is a setting of this broker."""
-    return int_config(configs, "max.message.bytes") if "max.message.bytes" in configs else settings.batch_size_max
+    return (
+        int_config_or_default(configs, "max.message.bytes")
+        if "max.message.bytes" in configs
+        else settings.batch_size_max
+    )
 
 
-def has_append_time(configs: Mapping[str, str]) -> bool:
+def uses_log_append_time(configs: Mapping[str, str]) -> bool:
     """Whether the topic's records get the time of their arrival (LogAppendTime) instead of their producer's
     timestamp."""
-    return text_config(configs, "message.timestamp.type") == "LogAppendTime"
+    return text_config_or_default(configs, "message.timestamp.type") == "LogAppendTime"
 
 
 # -- checking ---------------------------------------------------------------------------------------------------------
@@ -189,7 +193,7 @@ def topic_config_error(configs: Mapping[str, str | None]) -> str | None:
     errors = TOPIC_CONFIGS.errors(given)
     if errors:
         return next(iter(errors.values()))[0]
-    shortest, longest = (int_config(given, f"{end}.compaction.lag.ms") for end in ("min", "max"))
+    shortest, longest = (int_config_or_default(given, f"{end}.compaction.lag.ms") for end in ("min", "max"))
     if shortest > longest:
         return f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})"
     return None

@@ -13,9 +13,9 @@ from coterie.broker.storage.reader import StoreReader
 from coterie.broker.storage.store import Store
 from coterie.broker.storage.transaction_store import (
     ProducerRow,
+    delete_aborted_transactions_before_start,
     delete_expired_producers,
-    delete_expired_transactions,
-    delete_hidden_aborted_transactions,
+    delete_expired_transactional_ids,
     read_first_unstable_offsets,
     read_producers,
     read_transaction,
@@ -23,7 +23,7 @@ from coterie.broker.storage.transaction_store import (
 )
 from coterie.broker.transactions.writes import (
     NewBatch,
-    TransactionSupport,
+    UnaddedPartitionRule,
     WriteResult,
     append,
     begin_transaction_in_partition,
@@ -59,7 +59,7 @@ _RETRY_DELAY_MS = 1_000
 """The delay after which the abort of a transaction is tried again when it has failed."""
 
 
-class Transactions:
+class TransactionCoordinator:
     """Runs the transactions of this broker: the steps of transactional ids and the batches of producers are queued for
     the log's writer thread, transactions are aborted after their timeout, and expired producers are deleted. The states
     are in the log's tables; this object holds only the timers. Created by :meth:`open`."""
@@ -90,7 +90,7 @@ class Transactions:
         *,
         now_ms: Callable[[], int],
         on_markers: Callable[[MarkersWritten], None] = lambda _: None,
-    ) -> "Transactions":
+    ) -> "TransactionCoordinator":
         """Read the log and create the object: with timers for the transactions that were ongoing when the broker
         stopped. Also sets the ``first_unstable_offset`` of each partition of ``log``. ``on_markers`` is called with the
         markers of each ended transaction once they are durable, before the response to the request that ended the
@@ -143,7 +143,7 @@ class Transactions:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         topic_partition: TopicPartition,
-        support: TransactionSupport,
+        support: UnaddedPartitionRule,
     ) -> "asyncio.Future[WriteResult]":
         """Queue the write that begins the producer's transaction in a partition to which the broker itself appends
         (`writes.begin_transaction_in_partition`). The future gets the result once it is durable, or a `KafkaRefusal`,
@@ -200,7 +200,7 @@ class Transactions:
         while True:
             await self.abort_overdue()
             if self.now_ms() >= sweep_due_ms:
-                await self.delete_expired()
+                await self.delete_expired_states()
                 sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
             due_ms = min(sweep_due_ms, self._timers.next_deadline_ms() or sweep_due_ms)
             self._timers_changed.clear()
@@ -217,18 +217,18 @@ class Transactions:
         while (transactional_id := self._timers.pop_due(now_ms)) is not None:
             await self._abort_timed_out(transactional_id)
 
-    async def delete_expired(self) -> None:
+    async def delete_expired_states(self) -> None:
         """Delete expired producers and transactional ids, and the entries of aborted transactions that end before their
         partition's start offset. If the log cannot be written, a warning is logged and no error is raised."""
         now_ms = self.now_ms()
 
-        def delete(store: Store) -> None:
+        def delete_expired_rows(store: Store) -> None:
             delete_expired_producers(store.database, now_ms - self.limits.producer_id_expiration_ms)
-            delete_expired_transactions(store.database, now_ms - self.limits.transactional_id_expiration_ms)
-            delete_hidden_aborted_transactions(store.database)
+            delete_expired_transactional_ids(store.database, now_ms - self.limits.transactional_id_expiration_ms)
+            delete_aborted_transactions_before_start(store.database)
 
         try:
-            await self._log.run_write(delete)
+            await self._log.run_write(delete_expired_rows)
         except WorldError as error:
             logger.warning(
                 "Expired producers and transactional ids could not be deleted, will retry in %d s: %s",

@@ -13,7 +13,7 @@ from enum import Enum
 
 from coterie.broker.storage.producers import (
     ProducerState,
-    check_batch,
+    check_batch_sequence_and_epoch,
     find_duplicate,
     state_after_batch,
     state_after_marker,
@@ -22,7 +22,7 @@ from coterie.broker.storage.store import Store
 from coterie.broker.storage.transaction_store import (
     PRODUCER_IDS,
     AbortedTransaction,
-    next_producer_id,
+    peek_next_producer_id,
     read_first_unstable_offset,
     read_partition_row_id,
     read_producer,
@@ -49,7 +49,7 @@ from coterie.wire.batches import BatchHeader, encode_transaction_marker, read_ba
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
-class TransactionSupport(Enum):
+class UnaddedPartitionRule(Enum):
     """Whether a batch adds its partition to the transaction of its producer, by the version of the Produce or
     TxnOffsetCommit request (KIP-890). The value is the error code of the response if the partition must have been added
     before and was not."""
@@ -72,7 +72,7 @@ class NewBatch:
     data: bytes
     head: BatchHeader
     transactional_id: str | None
-    transaction_support: TransactionSupport
+    unadded_partition_rule: UnaddedPartitionRule
     needs_keys: bool
     """Whether each record must have a key, because the topic is compacted."""
 
@@ -113,7 +113,7 @@ class KeylessRecordsError(KafkaRefusal):
 
 def fresh_producer_id(store: Store) -> int:
     """Assign a producer id that was never assigned before."""
-    return store.increment_counter(PRODUCER_IDS)
+    return store.get_and_increment_counter(PRODUCER_IDS)
 
 
 def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
@@ -148,21 +148,21 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
         and producer.epoch == head.producer_epoch
     )
     if head.is_transactional and not is_open:
-        records, effects = _check_or_add_partition(
+        records, effects = _step_for_unadded_partition(
             database,
             batch.transactional_id or "",
             ProducerIdAndEpoch(head.producer_id, head.producer_epoch),
             batch.topic_partition,
-            batch.transaction_support,
+            batch.unadded_partition_rule,
             now_ms=now_ms,
         )
     duplicate = find_duplicate(producer, head)
     if duplicate is not None:
         return WriteResult(base_offset=duplicate.base_offset)
-    check_batch(
+    check_batch_sequence_and_epoch(
         producer,
         head,
-        starts_at_zero=head.is_transactional and batch.transaction_support is TransactionSupport.ADD_PARTITION,
+        starts_at_zero=head.is_transactional and batch.unadded_partition_rule is UnaddedPartitionRule.ADD_PARTITION,
     )
     base_offset = store.append(batch.partition_row_id, batch.data, head)
     producer = state_after_batch(producer, head, base_offset)
@@ -182,13 +182,13 @@ def step_coordinator(
     """Run one step of the coordinator of ``transactional_id``, and write its records, with the markers in partitions.
     ``make_event`` builds the step's event from the producer id that would be assigned next. This id counts as assigned
     only if the step has used it."""
-    fresh = next_producer_id(store.database)
+    fresh = peek_next_producer_id(store.database)
     transaction = TransactionalIdState(read_transaction(store.database, transactional_id))
     output = step(transaction, make_event(fresh), now_ms=now_ms)
     if any(
         isinstance(record, TransactionWritten) and record.producer.producer_id == fresh for record in output.records
     ):
-        store.increment_counter(PRODUCER_IDS)
+        store.get_and_increment_counter(PRODUCER_IDS)
     partitions = _write_coordinator_records(store, transactional_id, output.records, now_ms=now_ms)
     markers = [record for record in output.records if isinstance(record, MarkersWritten)]
     return WriteResult(partition_offsets=partitions, effects=output.effects, markers=markers)
@@ -199,7 +199,7 @@ def begin_transaction_in_partition(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     topic_partition: TopicPartition,
-    support: TransactionSupport,
+    support: UnaddedPartitionRule,
     *,
     now_ms: int,
 ) -> WriteResult:
@@ -213,7 +213,7 @@ def begin_transaction_in_partition(
         transactional id's state does not allow the transaction (for example another producer id or epoch).
     """
     database = store.database
-    records, effects = _check_or_add_partition(
+    records, effects = _step_for_unadded_partition(
         database, transactional_id, producer, topic_partition, support, now_ms=now_ms
     )
     partition_row_id = read_partition_row_id(database, topic_partition)
@@ -231,12 +231,12 @@ def begin_transaction_in_partition(
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _check_or_add_partition(
+def _step_for_unadded_partition(
     database: sqlite3.Connection,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     topic_partition: TopicPartition,
-    support: TransactionSupport,
+    support: UnaddedPartitionRule,
     *,
     now_ms: int,
 ) -> tuple[Sequence[Record], Sequence[Effect]]:
@@ -247,7 +247,7 @@ def _check_or_add_partition(
         allow the transaction (for example another producer id or epoch).
     """
     transaction = TransactionalIdState(read_transaction(database, transactional_id))
-    event = AddPartitions if support is TransactionSupport.ADD_PARTITION else VerifyPartitions
+    event = AddPartitions if support is UnaddedPartitionRule.ADD_PARTITION else VerifyPartitions
     output = step(transaction, event(producer=producer, partitions=frozenset((topic_partition,))), now_ms=now_ms)
     (reply,) = (effect for effect in output.effects if isinstance(effect, Reply))
     if reply.error is ErrorCode.producer_fenced:

@@ -174,7 +174,7 @@ def check_broker(
     """
     from coterie.cli.broker import data_folder
 
-    sys.exit(data_folder.print_data_findings(data))
+    sys.exit(data_folder.run_check_command(data))
 
 
 @broker_app.command("backup")
@@ -191,4 +191,4 @@ def back_broker_up(
     interrupt_on_termination_signals()
     from coterie.cli.broker import data_folder
 
-    sys.exit(data_folder.back_up_data(data, target, force=force))
+    sys.exit(data_folder.run_backup_command(data, target, force=force))

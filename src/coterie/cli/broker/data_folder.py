@@ -9,7 +9,7 @@ from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.settings import BrokerSettings
 
 
-def print_data_findings(data: Path) -> int:
+def run_check_command(data: Path) -> int:
     """Check the log in the broker's folder ``data``, and print each error found on a line.
 
     Returns the exit code: 0 without errors, else 1.
@@ -18,7 +18,7 @@ def print_data_findings(data: Path) -> int:
     """
     path = BrokerSettings(data_path=data).log_path
     finding_count = 0
-    for finding in log_file_findings(path, report_progress=_report_progress):
+    for finding in log_file_findings(path, report_progress=_print_progress_to_stderr):
         finding_count += 1
         typer.echo(finding)
     if finding_count:
@@ -30,7 +30,7 @@ def print_data_findings(data: Path) -> int:
     return 0
 
 
-def back_up_data(data: Path, target: Path, *, force: bool) -> int:
+def run_backup_command(data: Path, target: Path, *, force: bool) -> int:
     """Copy the log of the broker's folder ``data`` into the folder ``target``; returns the exit code 0.
 
     With ``force``, an existing copy is overwritten.
@@ -39,12 +39,12 @@ def back_up_data(data: Path, target: Path, *, force: bool) -> int:
     """
     source, copy = BrokerSettings(data_path=data), BrokerSettings(data_path=target)
     size_bytes = back_up_log(
-        source.log_path, copy.log_path, copy.lock_path, force=force, report_progress=_report_progress
+        source.log_path, copy.log_path, copy.lock_path, force=force, report_progress=_print_progress_to_stderr
     )
     typer.echo(f"{copy.log_path}: {size_bytes / 1_000_000:.1f} MB; start a broker on this copy with --data {target}")
     return 0
 
 
-def _report_progress(line: str) -> None:
+def _print_progress_to_stderr(line: str) -> None:
     """Print ``line`` to standard error."""
     typer.echo(line, err=True)

@@ -12,7 +12,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.broker.connect_configs import with_broker_configs
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
-from coterie.cli.assignors import assign_functions_by_name, load_installed_assignors
+from coterie.cli.assignors import assign_functions_by_name, load_usable_installed_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.errors import ConfigError, WorldError
@@ -96,7 +96,7 @@ async def _serve_until_signal(settings: BrokerSettings) -> None:
         logger.info("The broker listens at %s:%d; clients connect to %s:%d", settings.host, port, host, port)
 
     try:
-        assignors = assign_functions_by_name(load_installed_assignors(RebalancePolicy()))
+        assignors = assign_functions_by_name(load_usable_installed_assignors(RebalancePolicy()))
         await serve(settings, ready=log_addresses, assignors=assignors)
     except asyncio.CancelledError:
         logger.info("The broker has ended")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.folders import parse_folder
-from coterie.cli.passwords import check_user_name, read_new_password
+from coterie.cli.passwords import check_user_name, read_or_prompt_new_password
 from coterie.nouns.errors import WorldError
 
 users_app = typer.Typer(
@@ -22,17 +22,17 @@ UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name."
 
 
 @users_app.command("add")
-def add_user(data: DataFolder, name: UserName) -> None:
+def add_or_change_user(data: DataFolder, name: UserName) -> None:
     """Add a user, or change a user's password. The password is prompted for, or read as one line of standard input.
 
     The broker stores salted keys for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, in a file that only its owner may read.
     """
-    from coterie.broker.security.users import Users
+    from coterie.broker.security.users import BrokerUsersFile
     from coterie.broker.settings import BrokerSettings
 
     check_user_name(name)
-    is_new_folder = not _is_broker_folder(data)
-    is_new = Users(BrokerSettings(data_path=data).users_path).add(name, read_new_password(name))
+    is_new_folder = not _check_folder_if_it_exists(data)
+    is_new = BrokerUsersFile(BrokerSettings(data_path=data).users_path).add(name, read_or_prompt_new_password(name))
     if is_new_folder:
         typer.echo(f"Created the folder {data.absolute()}.", err=True)
     typer.echo(f"Added user {name}." if is_new else f"Changed the password of user {name}.")
@@ -41,11 +41,11 @@ def add_user(data: DataFolder, name: UserName) -> None:
 @users_app.command("remove")
 def remove_user(data: DataFolder, name: UserName) -> None:
     """Remove a user, who can then no longer log in. The user's open connections stay open."""
-    from coterie.broker.security.users import Users
+    from coterie.broker.security.users import BrokerUsersFile
     from coterie.broker.settings import BrokerSettings
 
-    _check_broker_folder(data)
-    if not Users(BrokerSettings(data_path=data).users_path).remove(name):
+    _check_broker_folder_exists(data)
+    if not BrokerUsersFile(BrokerSettings(data_path=data).users_path).remove(name):
         raise WorldError(f"there is no user {name} in {data}; `coterie broker user list {data}` lists the users")
     typer.echo(f"Removed user {name}.")
 
@@ -53,24 +53,24 @@ def remove_user(data: DataFolder, name: UserName) -> None:
 @users_app.command("list")
 def list_users(data: DataFolder) -> None:
     """Show the names of all users."""
-    from coterie.broker.security.users import Users
+    from coterie.broker.security.users import BrokerUsersFile
     from coterie.broker.settings import BrokerSettings
 
-    _check_broker_folder(data)
-    for name in Users(BrokerSettings(data_path=data).users_path).names():
+    _check_broker_folder_exists(data)
+    for name in BrokerUsersFile(BrokerSettings(data_path=data).users_path).names():
         typer.echo(name)
 
 
-def _check_broker_folder(data: Path) -> None:
+def _check_broker_folder_exists(data: Path) -> None:
     """Check that the folder ``data`` exists, and is a broker's folder or empty.
 
     :raises WorldError: when there is no such folder, it cannot be read, or it contains files but none of a broker.
     """
-    if not _is_broker_folder(data):
+    if not _check_folder_if_it_exists(data):
         raise WorldError(f"there is no folder {data.absolute()}; use the folder that the broker has as --data")
 
 
-def _is_broker_folder(data: Path) -> bool:
+def _check_folder_if_it_exists(data: Path) -> bool:
     """Whether the folder ``data`` exists and is a broker's folder or empty; False if there is no such folder.
 
     :raises WorldError: when the folder cannot be read, or contains files but none of a broker. So a mistyped name does

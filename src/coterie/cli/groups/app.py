@@ -42,7 +42,7 @@ def list_groups(
     """Show all groups that this client may see: their types, states and kinds of members."""
     from coterie.cli.groups import commands
 
-    commands.list_groups(commands.open_admin(bootstrap_servers, command_config), as_json=as_json)
+    commands.list_groups(commands.make_group_admin(bootstrap_servers, command_config), as_json=as_json)
 
 
 @groups_app.command("describe")
@@ -56,7 +56,7 @@ def describe_group(
     which member waits for which and why, and the error of the last computation."""
     from coterie.cli.groups import commands
 
-    commands.describe_group(commands.open_admin(bootstrap_servers, command_config), group, as_json=as_json)
+    commands.describe_group(commands.make_group_admin(bootstrap_servers, command_config), group, as_json=as_json)
 
 
 @groups_app.command("config")
@@ -80,7 +80,7 @@ def group_config(
     """
     from coterie.cli.groups import commands
 
-    admin = commands.open_admin(bootstrap_servers, command_config)
+    admin = commands.make_group_admin(bootstrap_servers, command_config)
     commands.change_and_print_configs(admin, group, set_=set_ or (), delete=delete or (), as_json=as_json)
 
 
@@ -106,4 +106,4 @@ def remove_member(
     """
     from coterie.cli.groups import commands
 
-    commands.remove_member(commands.open_admin(bootstrap_servers, command_config), group, member)
+    commands.remove_member(commands.make_group_admin(bootstrap_servers, command_config), group, member)

@@ -27,7 +27,7 @@ _CONNECT_PREFIX = "connect."
 """The beginning of the names of a connect group's configs."""
 
 
-def open_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
+def make_group_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
     """A client for requests about groups to the brokers that the options name.
 
     :raises ConfigError: when a setting in the file ``command_config`` is not valid.
@@ -93,14 +93,16 @@ def change_and_print_configs(
     """
     changes = _parse_config_changes(set_, delete)
     configs = asyncio.run(_change_and_read_configs(admin, GroupId(group), changes))
-    shown = [one for one in configs if one.is_set or one.name.startswith(_CONNECT_PREFIX)]
+    shown = [one for one in configs if one.is_set_on_group or one.name.startswith(_CONNECT_PREFIX)]
     if as_json:
-        _print_json({"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set} for one in shown]})
+        _print_json(
+            {"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set_on_group} for one in shown]}
+        )
         return
     console = _make_console()
     table = Table("config", "value", "set on", box=None, header_style="bold")
     for one in shown:
-        table.add_row(escape(one.name), escape(one.value) or "-", "the group" if one.is_set else "the broker")
+        table.add_row(escape(one.name), escape(one.value) or "-", "the group" if one.is_set_on_group else "the broker")
     console.print(table if shown else "This broker has no configs of connect groups.")
 
 
@@ -110,7 +112,7 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
     :raises WorldError: when there is no such group, or not exactly one such member; see also
         :meth:`.GroupAdmin.remove_member`.
     """
-    removed = asyncio.run(_remove_member(admin, GroupId(group), member))
+    removed = asyncio.run(_remove_only_matching_member(admin, GroupId(group), member))
     _make_console().print(f"Removed {escape(removed)} from group {escape(group)}.", soft_wrap=True)
 
 
@@ -149,7 +151,7 @@ async def _change_and_read_configs(
     return await admin.group_configs(group_id)
 
 
-async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
+async def _remove_only_matching_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
     """Remove the only member that ``member`` names; returns the member's name (:func:`name_by_member_id`).
 
     :raises WorldError: when there is no such group, or not exactly one such member.

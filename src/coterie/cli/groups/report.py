@@ -10,7 +10,7 @@ from rich.table import Table
 from coterie.herder.group_view import worker_id_of_url
 from coterie.kafka.group_admin import ClassicGroupDescription, ListedGroup
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
-from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.rest.views import Json, jobs_json
@@ -59,7 +59,7 @@ def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Co
         )
     if group.members:
         console.print(table)
-    for sentence in connect_group_sentences(group):
+    for sentence in connect_group_problem_sentences(group):
         console.print(escape(sentence), soft_wrap=True)
 
 
@@ -76,7 +76,7 @@ def _print_classic_group(group_id: GroupId, group: ClassicGroupDescription, cons
         console.print("It has no members.")
 
 
-def connect_group_sentences(group: GroupDescription) -> Iterator[str]:
+def connect_group_problem_sentences(group: GroupDescription) -> Iterator[str]:
     """One sentence for each fact that keeps the group from being stable: no members, a computation that is running or
     has failed, jobs that must stop or that wait, departed members, and jobs that no worker may run."""
     if not group.members:
@@ -241,7 +241,7 @@ def _member_json(group: GroupDescription, member: MemberDescription) -> dict[str
     }
 
 
-def _departed_json(departed: DepartedDescription) -> dict[str, Any]:
+def _departed_json(departed: DepartedMemberDescription) -> dict[str, Any]:
     return {
         "member_id": departed.member_id,
         "worker_id": worker_id_of_url(departed.url),

@@ -19,11 +19,11 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.plan import (
-    ConnectorCreated,
+    ConnectorCreatedOrResized,
     ConnectorDeleted,
     GroupChange,
     GroupSnapshot,
-    MemberClaims,
+    MemberChangesClaims,
     MemberDrains,
     MemberJoins,
     MemberLeaves,
@@ -33,11 +33,11 @@ from coterie.assignors.plan import (
     apply_change,
     compute_plan,
 )
-from coterie.cli.group.client import GroupClient
+from coterie.cli.group.client import GroupRestClient
 from coterie.cli.group.descriptions import GroupDescription, MemberDescription, parse_group_description
 from coterie.config.definition import split_list
 from coterie.config.worker import check_no_empty_names, parse_static_task
-from coterie.herder.group_view import find_members_by_name
+from coterie.herder.group_view import find_members_by_any_name
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -60,7 +60,7 @@ _TEXT_BY_REASON: Mapping[RevocationReason | StartReason, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedGroup:
+class GroupWithMemberNames:
     """A group as the input of a plan, and the names by which operators call its members."""
 
     snapshot: GroupSnapshot
@@ -69,7 +69,7 @@ class NamedGroup:
     several members have this ``host:port`` as well."""
     protocol: ConnectProtocol
     """STATIC for a connect group, too: both support claims and drains."""
-    has_rounds: bool
+    moves_jobs_in_rounds: bool
     """Whether jobs move in rounds of the whole group. In a connect group each job moves on its own."""
     _members: tuple[MemberDescription, ...]
 
@@ -77,7 +77,7 @@ class NamedGroup:
         """The members that match ``text``: those with this host:port, else with this name, else with this instance id,
         else with this member id. The leader selects the worker of an order in the same way, but not by member id."""
         members_with_id = [member for member in self._members if member.member_id == text]
-        return [member.member_id for member in find_members_by_name(self._members, text) or members_with_id]
+        return [member.member_id for member in find_members_by_any_name(self._members, text) or members_with_id]
 
     def find_member(self, text: str) -> MemberId:
         """Return the only member that matches ``text``.
@@ -94,7 +94,7 @@ class NamedGroup:
         return matching[0]
 
 
-def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
+def to_group_with_member_names(group: GroupDescription, *, source: str) -> GroupWithMemberNames:
     """Convert a group's description. ``source`` names the origin of the description in the error.
 
     :raises WorldError: when the group's protocol is unknown, or the group uses an assignor that the plan cannot run.
@@ -129,19 +129,19 @@ def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
     )
     # The coordinator of a connect group defers the jobs of any departed member, also those of the leader.
     leader = None if is_connect else next((one.member_id for one in group.members if group.is_led_by(one)), None)
-    return NamedGroup(
+    return GroupWithMemberNames(
         snapshot=GroupSnapshot(
             configured_jobs=group.configured.jobs, members=members, deferrals=deferrals, policy=policy, leader_id=leader
         ),
         name_by_member_id=_unique_names(group.members),
         protocol=protocol,
-        has_rounds=not is_connect,
+        moves_jobs_in_rounds=not is_connect,
         _members=group.members,
     )
 
 
 def _unique_names(members: Sequence[MemberDescription]) -> Mapping[MemberId, str]:
-    """Return the unique name of each member, as described at ``NamedGroup.name_by_member_id``."""
+    """Return the unique name of each member, as described at ``GroupWithMemberNames.name_by_member_id``."""
     names, worker_ids = Counter(member.name for member in members), Counter(member.worker_id for member in members)
     return {
         member.member_id: member.name
@@ -169,7 +169,7 @@ class PlanOptions:
     delete: Sequence[str] = ()
 
 
-def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChange]:
+def to_group_changes(options: PlanOptions, group: GroupWithMemberNames) -> list[GroupChange]:
     """Convert ``options`` to changes of the group, in an order in which they can be applied.
 
     :raises WorldError: when a worker or connector does not exist, an option is not valid or contradicts another, or
@@ -205,15 +205,15 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
         )
     return [
         *(MemberJoins(member=member) for member in joining_members.values()),
-        *(ConnectorCreated(connector=connector, task_count=tasks) for connector, tasks in task_counts.items()),
+        *(ConnectorCreatedOrResized(connector=connector, task_count=tasks) for connector, tasks in task_counts.items()),
         *(ConnectorDeleted(connector=ConnectorName(name)) for name in options.delete),
-        *(MemberClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
+        *(MemberChangesClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
         *(MemberDrains(member=member) for member in drains),
         *(MemberLeaves(member=group.find_member(worker)) for worker in options.remove),
     ]
 
 
-def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: NamedGroup) -> None:
+def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: GroupWithMemberNames) -> None:
     """Check the name of a worker that ``--add`` adds after ``joining_members``.
 
     :raises WorldError: when the name is blank or is that of another worker.
@@ -267,10 +267,12 @@ def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: boo
         this group.
     """
     if file is None:
-        with GroupClient(url) as group:
-            named_group = to_named_group(group.describe_group(), source=f"The response of {url}")
+        with GroupRestClient(url) as group:
+            named_group = to_group_with_member_names(group.describe_group(), source=f"The response of {url}")
     else:
-        named_group = to_named_group(parse_group_description(_read_file(file), source=str(file)), source=str(file))
+        named_group = to_group_with_member_names(
+            parse_group_description(_read_file_or_stdin(file), source=str(file)), source=str(file)
+        )
     if named_group.protocol is ConnectProtocol.EAGER:
         raise WorldError(
             "The group's protocol is eager: in each rebalance every job is stopped and assigned from scratch, "
@@ -292,8 +294,14 @@ def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: boo
         [named_group.snapshot.configured_jobs, *(view.owned for view in named_group.snapshot.members.values())]
     )
     console = Console(highlight=False, emoji=False)
-    _print_plan(computed_plan, names, job_count=len(jobs_before), has_rounds=named_group.has_rounds, console=console)
-    for member, reason in _waiting_drains(computed_plan, changed_snapshot):
+    _print_plan(
+        computed_plan,
+        names,
+        job_count=len(jobs_before),
+        moves_jobs_in_rounds=named_group.moves_jobs_in_rounds,
+        console=console,
+    )
+    for member, reason in _drains_that_would_wait(computed_plan, changed_snapshot):
         console.print(f"The drain of {escape(names[member])} would wait: {escape(reason)}.")
 
 
@@ -305,7 +313,7 @@ def _warn_about_claims_on_unknown_jobs(
     Such claims are allowed, but usually a typing error.
     """
     for change in changes:
-        if isinstance(change, MemberClaims) and change.jobs is not None:
+        if isinstance(change, MemberChangesClaims) and change.jobs is not None:
             for job in change.jobs - changed_snapshot.configured_jobs:
                 job_kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
                 sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {job_kind} {job} now\n")
@@ -318,7 +326,7 @@ def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: Gr
     The description of a group does not contain whether there are checkpoints, so the warning is printed in any case.
     """
     for change in changes:
-        if isinstance(change, ConnectorCreated) and change.connector in snapshot.configured_jobs.connectors:
+        if isinstance(change, ConnectorCreatedOrResized) and change.connector in snapshot.configured_jobs.connectors:
             task_count = sum(task.connector == change.connector for task in snapshot.configured_jobs.tasks)
             if task_count != change.task_count:
                 sys.stderr.write(
@@ -330,7 +338,7 @@ def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: Gr
                 )
 
 
-def _waiting_drains(computed_plan: Plan, changed_snapshot: GroupSnapshot) -> Iterable[tuple[MemberId, str]]:
+def _drains_that_would_wait(computed_plan: Plan, changed_snapshot: GroupSnapshot) -> Iterable[tuple[MemberId, str]]:
     """Yield each draining member that would keep jobs in the end, with the reason that the leader would report."""
     eligibility = Eligibility.from_members(changed_snapshot.members, changed_snapshot.configured_jobs)
     for member, remaining_jobs in computed_plan.owned_after.items():
@@ -338,7 +346,7 @@ def _waiting_drains(computed_plan: Plan, changed_snapshot: GroupSnapshot) -> Ite
             yield member, eligibility.unassigned_reason(next(iter(remaining_jobs)), changed_snapshot.members)
 
 
-def _read_file(file: Path) -> bytes:
+def _read_file_or_stdin(file: Path) -> bytes:
     """Return the content of ``file``; ``-`` is standard input.
 
     :raises WorldError: when ``file`` cannot be read.
@@ -380,10 +388,10 @@ def _plan_json(computed_plan: Plan, names: Mapping[MemberId, str]) -> dict[str, 
 
 
 def _print_plan(
-    computed_plan: Plan, names: Mapping[MemberId, str], *, job_count: int, has_rounds: bool, console: Console
+    computed_plan: Plan, names: Mapping[MemberId, str], *, job_count: int, moves_jobs_in_rounds: bool, console: Console
 ) -> None:
-    """Print the plan, with the number of its rounds if the group ``has_rounds``; ``job_count`` is the number of jobs
-    before the changes."""
+    """Print the plan, with the number of its rounds if the group ``moves_jobs_in_rounds``; ``job_count`` is the number
+    of jobs before the changes."""
     if not computed_plan.moves:
         console.print("Nothing would move.")
     else:
@@ -404,7 +412,7 @@ def _print_plan(
                 if waiting_count
                 else ""
             )
-            + (f"; {_count_text(computed_plan.round_count, 'round')}" if has_rounds else "")
+            + (f"; {_count_text(computed_plan.round_count, 'round')}" if moves_jobs_in_rounds else "")
             + (f", with {_seconds_text(computed_plan.waiting_ms)} of waiting." if computed_plan.waiting_ms else ".")
         )
     for job, reason in sorted(_job_names_and_reasons(computed_plan.reason_by_unassigned_job)):

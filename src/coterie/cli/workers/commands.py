@@ -10,15 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.assignors.assignor_state import union_of_jobs
-from coterie.cli.group.client import GroupClient
+from coterie.cli.group.client import GroupRestClient
 from coterie.cli.group.descriptions import (
-    DeferredDescription,
+    DeferredJobsDescription,
     GroupDescription,
     JobsDescription,
     MemberDescription,
     OrderResponse,
 )
-from coterie.cli.plan.preview import to_named_group
+from coterie.cli.plan.preview import to_group_with_member_names
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import GroupProtocolName
@@ -47,9 +47,9 @@ _STARTED_PHASES = ("running", "failed", "taken")
 def show_group(url: str, *, as_json: bool) -> None:
     """Print the group of the worker at ``url``, as JSON or as tables and sentences.
 
-    :raises WorldError: see :meth:`.GroupClient.describe_group`.
+    :raises WorldError: see :meth:`.GroupRestClient.describe_group`.
     """
-    with GroupClient(url) as group:
+    with GroupRestClient(url) as group:
         description = group.describe_group()
     if as_json:
         sys.stdout.write(description.model_dump_json(indent=2, by_alias=True) + "\n")
@@ -100,17 +100,17 @@ def _member_state_text(member: MemberDescription) -> str:
 # -- scale-in ---------------------------------------------------------------------------------------------------------
 
 
-def drain_worker(url: str, worker: str) -> None:
+def drain_worker_and_wait(url: str, worker: str) -> None:
     """Order ``worker`` to drain, and print the drain's progress until the worker's process has ended.
 
     :raises WorldError: when the worker refuses the drain, is not a member yet, or ends before all its jobs have moved;
         when the drain is cancelled or the process restarted; or when the group cannot be read, or TLS to the worker
         fails.
     """
-    with GroupClient(url) as group:
+    with GroupRestClient(url) as group:
         description_before = group.describe_group()
         order_response = group.send_order("POST", worker, "drain")
-        last_seen_member = _find_ordered_worker(description_before, order_response) or _find_ordered_worker(
+        last_seen_member = _find_worker_of_order(description_before, order_response) or _find_worker_of_order(
             group.describe_group(), order_response
         )  # The worker may have joined meanwhile.
         if last_seen_member is None:
@@ -121,7 +121,7 @@ def drain_worker(url: str, worker: str) -> None:
         checks_left = MOVE_CHECKS_MAX
         while True:
             description = group.describe_group()
-            current_member = _find_ordered_worker(description, order_response)
+            current_member = _find_worker_of_order(description, order_response)
             if current_member is None and jobs_not_taken_over_yet(description, last_seen_member) and checks_left:
                 checks_left -= 1
             elif current_member is None and group.refuses_connections(last_seen_member.url):
@@ -148,7 +148,7 @@ def drain_worker(url: str, worker: str) -> None:
             time.sleep(0.2)
 
 
-def _find_ordered_worker(description: GroupDescription, ordered: OrderResponse) -> MemberDescription | None:
+def _find_worker_of_order(description: GroupDescription, ordered: OrderResponse) -> MemberDescription | None:
     """The member of ``description`` that has accepted an order to drain, and has sent the response ``ordered``. It is
     found by its host:port, because two members may have the same name. None if ``description`` has no such member."""
     return next((member for member in description.members if member.worker_id == ordered.worker_id), None)
@@ -186,9 +186,9 @@ def check_jobs_handed_over(description: GroupDescription, last_seen_member: Memb
 def cancel_drain(url: str, worker: str) -> None:
     """Order ``worker`` to cancel its drain.
 
-    :raises WorldError: see :meth:`.GroupClient.send_order`.
+    :raises WorldError: see :meth:`.GroupRestClient.send_order`.
     """
-    with GroupClient(url) as group:
+    with GroupRestClient(url) as group:
         name = group.send_order("DELETE", worker, "drain").name
     _console.print(f"The drain of {escape(name)} is cancelled: the worker stays and accepts jobs again.")
 
@@ -210,10 +210,10 @@ def restart_workers_rolling(
         restart or does not return in time, another worker leaves meanwhile, or the group does not become stable again:
         then the message names the restarted workers and the command to continue with.
     """
-    with GroupClient(url) as group:
+    with GroupRestClient(url) as group:
         description = _wait_until_stable(group)
         expected_members = list(description.members)
-        chosen_group = to_named_group(description, source="The response of the group")
+        chosen_group = to_group_with_member_names(description, source="The response of the group")
         chosen_member_ids = {
             chosen_group.find_member(worker_text) for worker_text in only_workers
         } or chosen_group.name_by_member_id.keys()
@@ -290,7 +290,7 @@ def _check_only_worker_may_restart(member: MemberDescription, *, is_named: bool,
 
 
 def _wait_until_restarted(
-    group: GroupClient, member: MemberDescription, *, began_at_s: float, timeout_s: float, moves_jobs: bool
+    group: GroupRestClient, member: MemberDescription, *, began_at_s: float, timeout_s: float, moves_jobs: bool
 ) -> MemberDescription:
     """Wait until ``member`` has restarted and runs its jobs, or those that it has got instead, and print that; returns
     the new state of the member.
@@ -330,7 +330,7 @@ def _wait_until_restarted(
         if rejoined_member.life is None:
             return "it does not respond"
         if rejoined_member.life == member.life:
-            return _moved_jobs_text(rejoined_member) if moves_jobs else "it is still stopping its tasks"
+            return _jobs_left_to_move_text(rejoined_member) if moves_jobs else "it is still stopping its tasks"
         if instability := _instability_reason(description):
             return instability
         return _tasks_not_started_text(group, member, rejoined_member)
@@ -356,7 +356,7 @@ def _jobs_after_restart_text(member: MemberDescription, rejoined_member: MemberD
     )
 
 
-def _moved_jobs_text(member: MemberDescription) -> str:
+def _jobs_left_to_move_text(member: MemberDescription) -> str:
     """How many jobs ``member``, which moves its jobs before it restarts, still has; and why the move waits, if it does.
 
     :raises WorldError: when the restart was cancelled.
@@ -369,7 +369,9 @@ def _moved_jobs_text(member: MemberDescription) -> str:
     return f"{text}; to cancel the restart, run `coterie worker drain --uncordon {shlex.quote(member.name)}`"
 
 
-def _tasks_not_started_text(group: GroupClient, member: MemberDescription, rejoined_member: MemberDescription) -> str:
+def _tasks_not_started_text(
+    group: GroupRestClient, member: MemberDescription, rejoined_member: MemberDescription
+) -> str:
     """Return a text such as "1 of its 2 tasks run" if ``rejoined_member`` runs fewer tasks than ``member`` did; else
     "".
 
@@ -377,11 +379,11 @@ def _tasks_not_started_text(group: GroupClient, member: MemberDescription, rejoi
     and tasks of paused connectors, need not run.
     """
     kept_tasks = (rejoined_member.owned.jobs & member.owned.jobs).tasks
-    started_count = _started_task_count(rejoined_member)
-    if started_count < min(_started_task_count(member), len(kept_tasks)):
+    started_count = _started_or_failed_task_count(rejoined_member)
+    if started_count < min(_started_or_failed_task_count(member), len(kept_tasks)):
         paused_connectors = group.paused_or_stopped_connectors()
         expected_count = min(
-            _started_task_count(member), sum(task.connector not in paused_connectors for task in kept_tasks)
+            _started_or_failed_task_count(member), sum(task.connector not in paused_connectors for task in kept_tasks)
         )
         if started_count < expected_count:
             return f"{started_count} of its {_count_text(expected_count, 'task')} run"
@@ -397,12 +399,12 @@ def _is_same_worker(member: MemberDescription, other_member: MemberDescription) 
     return member.member_id == other_member.member_id or member.worker_id == other_member.worker_id
 
 
-def _started_task_count(member: MemberDescription) -> int:
+def _started_or_failed_task_count(member: MemberDescription) -> int:
     """How many tasks of ``member`` are in a phase that counts as started (``_STARTED_PHASES``): also failed tasks."""
     return sum((member.phases or {}).get(phase, 0) for phase in _STARTED_PHASES)
 
 
-def _wait_until_stable(group: GroupClient, expected_members: Sequence[MemberDescription] = ()) -> GroupDescription:
+def _wait_until_stable(group: GroupRestClient, expected_members: Sequence[MemberDescription] = ()) -> GroupDescription:
     """Wait until all ``expected_members`` are members and the group is stable, so that a worker can restart.
 
     Returns the stable group. Each new cause of the wait is printed.
@@ -456,7 +458,7 @@ def _instability_reason(description: GroupDescription) -> str:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _departed_worker_text(deferred: DeferredDescription) -> str:
+def _departed_worker_text(deferred: DeferredJobsDescription) -> str:
     """The departed worker for which the jobs wait: its name, else its instance id, else a general phrase."""
     return deferred.worker or deferred.instance_id or "a worker that has left"
 

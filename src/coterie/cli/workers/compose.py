@@ -22,9 +22,9 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.cli.assignor_watch import AssignorMetadataWatch
 from coterie.cli.assignors import assign_functions_by_name, check_assignors_installed, load_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
-from coterie.cli.listeners import ListenerThread, check_listeners_installed, load_listeners
+from coterie.cli.listeners import RebalanceListenerThread, check_listeners_installed, load_listeners
 from coterie.cli.workers import relaunch
-from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
+from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, make_group_membership
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import RestListener
 from coterie.config.tls import reloaded_client_context
@@ -33,14 +33,14 @@ from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
-from coterie.kafka.broker_access import check_broker_access
+from coterie.kafka.broker_access import check_broker_access_if_reachable
 from coterie.kafka.leader_log import transactional_id
-from coterie.kafka.security import java_settings
-from coterie.kafka.topics import TopicLog, Topics
+from coterie.kafka.security import prepare_java_settings
+from coterie.kafka.topics import TopicLog, TopicsClient
 from coterie.member.classic.state import NEXT_ROUND_MARGIN_MS, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import ConnectPlaceHandover, GroupProtocolName, Handover
+from coterie.nouns.membership import ConnectMembershipHandover, GroupProtocolName, Handover
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.cross_origin import CrossOriginRules
@@ -87,7 +87,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             plugin_call_timeout_ms=settings.plugin_call_timeout_ms,
             worker_kafka_properties={
                 "bootstrap.servers": ",".join(settings.bootstrap_servers),
-                **java_settings(settings.security, scratch),
+                **prepare_java_settings(settings.security, scratch),
             },
         )
     )
@@ -139,7 +139,7 @@ def run_worker(
     raise_gc_thresholds()
     workers: list[Worker] = []
 
-    def on_worker_created(worker: Worker) -> None:
+    def store_worker_and_add_handlers(worker: Worker) -> None:
         workers.append(worker)
         _shut_down_on_signals(worker)
 
@@ -149,12 +149,12 @@ def run_worker(
     ):
         member = member_settings(settings, listeners)
         place = _handover_if_same_protocol(settings, relaunch.inherited_handover(member))
-        serving = serve_worker(
+        serving = run_worker_and_serve_rest(
             settings,
             listeners,
             runtime_factory,
             admin_listeners=admin_listeners,
-            on_created=on_worker_created,
+            on_created=store_worker_and_add_handlers,
             place=place,
             check_settings=check_settings,
         )
@@ -166,14 +166,14 @@ def run_worker(
         try:
             relaunch.relaunch_process(member, ended.handover)
         except WorldError as error:
-            asyncio.run(_leave_group(settings, member, ended.handover, str(error)))
+            asyncio.run(_leave_group_of_handover(settings, member, ended.handover, str(error)))
             raise
     logger.info("This worker was ordered to restart, but ends instead: %s", reason)
-    asyncio.run(_leave_group(settings, member, ended.handover, reason))
+    asyncio.run(_leave_group_of_handover(settings, member, ended.handover, reason))
     return 0
 
 
-def check_rest_listeners(settings: WorkerSettings, *, running: WorkerSettings) -> None:
+def check_listeners_for_restart(settings: WorkerSettings, *, running: WorkerSettings) -> None:
     """Check that a worker that listens as in ``running`` could listen as in ``settings`` after a restart.
 
     Of an address that both have, only the host is checked: its port is in use until the process ends.
@@ -181,17 +181,17 @@ def check_rest_listeners(settings: WorkerSettings, *, running: WorkerSettings) -
     :raises WorldError: when another process uses a port, a host is not an address of this machine, or a certificate
         cannot be read.
     """
-    own_listeners = [*map(_resolve_host, (*running.rest_listeners, *running.rest_admin_listeners))]
+    own_listeners = [*map(_with_resolved_host, (*running.rest_listeners, *running.rest_admin_listeners))]
     # Port 0: the addresses of this process are free after it ends.
     listeners = [
-        listener._replace(port=0) if any(map(_resolve_host(listener).overlaps, own_listeners)) else listener
+        listener._replace(port=0) if any(map(_with_resolved_host(listener).overlaps, own_listeners)) else listener
         for listener in (*settings.rest_listeners, *settings.rest_admin_listeners)
     ]
     with open_listeners(listeners, settings.rest_tls):
         pass
 
 
-def _resolve_host(listener: RestListener) -> RestListener:
+def _with_resolved_host(listener: RestListener) -> RestListener:
     """``listener`` with its host's IPv4 address instead of the name; unchanged without such an address."""
     try:
         return listener._replace(host=socket.gethostbyname(listener.host))
@@ -199,7 +199,7 @@ def _resolve_host(listener: RestListener) -> RestListener:
         return listener
 
 
-def check_plugins(settings: WorkerSettings) -> None:
+def check_plugins_installed(settings: WorkerSettings) -> None:
     """Check that the assignors and listeners of ``settings`` are installed, as a worker needs them after a restart.
     They are not imported: this process may use other versions of their packages.
 
@@ -239,7 +239,7 @@ def access_rules(settings: WorkerSettings) -> AccessRules:
         users = ReloadedFiles("users of the REST API", [path], lambda: read_users(path))
     return AccessRules(
         users=users,
-        health_is_open=settings.rest_health_open,
+        health_needs_no_login=settings.rest_health_open,
         cross_origin=CrossOriginRules(
             allowed_origins=settings.allowed_origins, allowed_methods=settings.allowed_methods
         ),
@@ -253,14 +253,14 @@ def advertised_port(settings: WorkerSettings, listeners: Sequence[BoundListener]
     return listeners[settings.rest_listeners.index(settings.advertised_listener)].port
 
 
-async def serve_worker(
+async def run_worker_and_serve_rest(
     settings: WorkerSettings,
     listeners: Sequence[BoundListener],
     runtime_factory: RuntimeFactory = spark_runtime,
     *,
     admin_listeners: Sequence[BoundListener] = (),
     on_created: Callable[[Worker], None],
-    membership_factory: MembershipFactory = group_membership,
+    membership_factory: MembershipFactory = make_group_membership,
     place: Handover | None = None,
     check_settings: Callable[[], object] = lambda: None,
 ) -> Exit:
@@ -290,7 +290,7 @@ async def serve_worker(
     rebalance_listeners = _make_listener_thread(settings, assignors, watch)
     offers = await watch.read_offered_assignors()
     async with (
-        _open_topics(settings, client_id) as (topics, config_log, status_log),
+        _open_or_create_topics(settings, client_id) as (topics, config_log, status_log),
         open_http_client(client_contexts) as client,
     ):
         spec = MembershipSpec(
@@ -332,7 +332,7 @@ async def serve_worker(
                     ),
                 ),
                 config_log=config_log,
-                leader_log=topics.open_leader_log(config_log, transactional_id=transactional_id(settings.group_id)),
+                leader_log=topics.new_leader_log(config_log, transactional_id=transactional_id(settings.group_id)),
                 status_log=status_log,
                 membership=membership,
                 runtime=runtime,
@@ -350,7 +350,7 @@ async def serve_worker(
             )
             app = create(endpoints=ENDPOINTS if settings.admin_listeners is None else MAIN_ENDPOINTS)
             try:
-                work = _run_and_watch_assignors(worker, watch, membership)
+                work = _run_worker_and_watch_assignors(worker, watch, membership)
                 if admin_listeners:
                     work = serve_while_work_runs(
                         create(endpoints=ADMIN_ENDPOINTS), admin_listeners, work, intake=intake
@@ -363,7 +363,7 @@ async def serve_worker(
     return ended
 
 
-async def _run_and_watch_assignors(worker: Worker, watch: AssignorMetadataWatch, membership: Membership) -> Exit:
+async def _run_worker_and_watch_assignors(worker: Worker, watch: AssignorMetadataWatch, membership: Membership) -> Exit:
     """Run the worker, and report the changes of its assignors to its group meanwhile.
 
     :raises ExceptionGroup: for a bug in Coterie.
@@ -376,7 +376,9 @@ async def _run_and_watch_assignors(worker: Worker, watch: AssignorMetadataWatch,
             watching.cancel()
 
 
-async def _leave_group(settings: WorkerSettings, member: MemberSettings, place: Handover | None, reason: str) -> None:
+async def _leave_group_of_handover(
+    settings: WorkerSettings, member: MemberSettings, place: Handover | None, reason: str
+) -> None:
     """Leave the group as the member with the membership ``place``, which no process will continue.
 
     Do nothing if ``place`` is None.
@@ -390,7 +392,7 @@ async def _leave_group(settings: WorkerSettings, member: MemberSettings, place: 
             inherited_handover=place,
             offered_assignors=offers,
         )
-        membership = group_membership(spec)
+        membership = make_group_membership(spec)
         await asyncio.gather(membership.run(), membership.leave(reason))
 
 
@@ -410,7 +412,7 @@ def _load_assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequen
 
 def _make_listener_thread(
     settings: WorkerSettings, assignors: Sequence[ConnectAssignor], watch: AssignorMetadataWatch
-) -> ListenerThread:
+) -> RebalanceListenerThread:
     """The listeners of the worker's rebalances, and its ``assignors``, which are called with them; none in a classic
     group. After a call of an assignor, ``watch`` looks for a change of its metadata.
 
@@ -418,13 +420,13 @@ def _make_listener_thread(
     """
     names = settings.rebalance_listeners if _is_connect_group(settings) else ()
     loaded = load_listeners(names, key=_LISTENERS_KEY)
-    return ListenerThread(loaded, assignors, after_assignment=watch.read_metadata_soon)
+    return RebalanceListenerThread(loaded, assignors, after_assignment=watch.read_metadata_soon)
 
 
 def _handover_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
     """``place``, if it is a membership under the group protocol of ``settings``. Otherwise None, with a warning:
     ``group.protocol`` has changed since the previous process handed the membership over."""
-    if place is None or isinstance(place, ConnectPlaceHandover) is _is_connect_group(settings):
+    if place is None or isinstance(place, ConnectMembershipHandover) is _is_connect_group(settings):
         return place
     logger.warning(
         "group.protocol is %s, but the previous process of this worker was a member by the other protocol; the worker "
@@ -442,20 +444,22 @@ def _shut_down_on_signals(worker: Worker) -> None:
 
 
 @asynccontextmanager
-async def _open_topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
+async def _open_or_create_topics(
+    settings: WorkerSettings, client_id: str
+) -> AsyncIterator[tuple[TopicsClient, TopicLog, TopicLog]]:
     """Open the worker's topics, and create missing topics; yields the client, the config log and the status log.
 
     The offset topic is created as well, as Connect does; nothing writes to the offset topic yet.
 
     :raises WorldError: when the broker cannot be reached, or a topic cannot be opened or created.
     """
-    await check_broker_access(
+    await check_broker_access_if_reachable(
         settings.bootstrap_servers,
         client_id=client_id,
         security=settings.security,
         transactional_id=transactional_id(settings.group_id),
     )
-    topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
+    topics = TopicsClient(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
         config_log = await topics.open_log(
             settings.config_storage_topic,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import Membership
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
-from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.coordinator import KafkaClassicCoordinatorClient
 from coterie.member.classic.machine import step as classic_step
 from coterie.member.classic.state import Member as ClassicMember
 from coterie.member.classic.state import MemberSettings
@@ -18,7 +18,7 @@ from coterie.member.connect.state import Member as ConnectMember
 from coterie.member.connect.state import MemberSettings as ConnectMemberSettings
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.ids import MemberId
-from coterie.nouns.membership import ClassicPlaceHandover, ConnectPlaceHandover, GroupProtocolName, Handover
+from coterie.nouns.membership import ClassicMembershipHandover, ConnectMembershipHandover, GroupProtocolName, Handover
 from coterie.worker.membership import GroupMembership
 
 CONNECT_OPEN_TIMEOUT_MS = 3_000
@@ -28,7 +28,7 @@ because the coordinator decides the session timeout: by default 10 s, and at lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipSpec:
-    """The input from which a worker's membership of its group is created (:func:`group_membership`)."""
+    """The input from which a worker's membership of its group is created (:func:`make_group_membership`)."""
 
     worker_settings: WorkerSettings
     member_settings: MemberSettings
@@ -47,30 +47,30 @@ MembershipFactory: TypeAlias = Callable[[MembershipSpec], Membership]
 """Creates the membership of a worker."""
 
 
-def group_membership(spec: MembershipSpec) -> Membership:
+def make_group_membership(spec: MembershipSpec) -> Membership:
     """Create the membership of a worker in its classic or connect group, with its own client of the coordinator. The
     membership joins the group only when it runs."""
     match spec.worker_settings.group_protocol:
         case GroupProtocolName.CLASSIC:
-            assert spec.inherited_handover is None or isinstance(spec.inherited_handover, ClassicPlaceHandover), (
+            assert spec.inherited_handover is None or isinstance(spec.inherited_handover, ClassicMembershipHandover), (
                 "a membership of a classic group"
             )
             return GroupMembership(
                 classic_step,
                 ClassicMember(spec.member_settings, spec.inherited_handover),
-                make_coordinator_client(spec),
+                make_classic_coordinator_client(spec),
             )
         case GroupProtocolName.CONNECT:
-            assert spec.inherited_handover is None or isinstance(spec.inherited_handover, ConnectPlaceHandover), (
+            assert spec.inherited_handover is None or isinstance(spec.inherited_handover, ConnectMembershipHandover), (
                 "a membership of a connect group"
             )
             member = ConnectMember(connect_member_settings(spec), spec.inherited_handover)
             return GroupMembership(connect_step, member, make_connect_coordinator_client(spec))
 
 
-def make_coordinator_client(spec: MembershipSpec) -> KafkaCoordinatorClient:
+def make_classic_coordinator_client(spec: MembershipSpec) -> KafkaClassicCoordinatorClient:
     """Create the client with which a worker sends requests to the coordinator of its classic group."""
-    return KafkaCoordinatorClient(
+    return KafkaClassicCoordinatorClient(
         spec.worker_settings.bootstrap_servers,
         client_id=spec.client_id,
         request_timeout_ms=spec.member_settings.lease.request_timeout_ms,

@@ -16,8 +16,8 @@ from typing import NoReturn
 from coterie.cli import parent
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WireError, WorldError
-from coterie.nouns.membership import ClassicPlaceHandover, Handover
-from coterie.wire.connect_place import decode_place_handover, encode_place_handover
+from coterie.nouns.membership import ClassicMembershipHandover, Handover
+from coterie.wire.connect_place import decode_membership_handover, encode_membership_handover
 
 PLACE_VARIABLE = "COTERIE_PLACE"
 """The environment variable with the descriptor of the open file that contains the previous process's membership."""
@@ -44,7 +44,7 @@ def relaunch_process(settings: MemberSettings, place: Handover | None) -> NoRetu
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
             environment[PLACE_VARIABLE] = str(descriptor)
-        environment.update(parent.environment_for_exec())
+        environment.update(parent.prepare_environment_for_exec())
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
@@ -56,7 +56,7 @@ def inherited_handover(settings: MemberSettings) -> Handover | None:
     """Return the membership that the previous process passed on, if a member with ``settings`` can continue it.
 
     If the metadata of the member's JoinGroup request has changed, for example its protocol, address or timeouts, the
-    membership has ``must_ask_for_round``, so that the member starts a rebalance; in a connect group, the first
+    membership has ``must_start_rebalance``, so that the member starts a rebalance; in a connect group, the first
     heartbeat of the new process contains all metadata. None if no membership was passed on, the group or the instance
     id has changed, or the file cannot be read, for example because another release wrote it: then the worker joins as a
     new member. A second call in the same process returns None.
@@ -79,9 +79,9 @@ def encode_membership(settings: MemberSettings, place: Handover) -> bytes:
     """Encode the membership ``place`` of a member with ``settings``, for :func:`decode_membership`."""
     membership = {
         "version": VERSION,
-        "who": _member_key(settings),
+        "who": _group_and_instance_id(settings),
         "said": _join_metadata(settings),
-        "place": encode_place_handover(place).decode(),
+        "place": encode_membership_handover(place).decode(),
     }
     return json.dumps(membership).encode()
 
@@ -103,18 +103,18 @@ def decode_membership(settings: MemberSettings, data: bytes) -> Handover | None:
         who, join_metadata, place = (
             membership["who"],
             membership["said"],
-            decode_place_handover(membership["place"].encode()),
+            decode_membership_handover(membership["place"].encode()),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
-    if who != _member_key(settings):
+    if who != _group_and_instance_id(settings):
         return None
-    if isinstance(place, ClassicPlaceHandover) and join_metadata != _join_metadata(settings):
-        return replace(place, must_ask_for_round=True)
+    if isinstance(place, ClassicMembershipHandover) and join_metadata != _join_metadata(settings):
+        return replace(place, must_start_rebalance=True)
     return place
 
 
-def _member_key(settings: MemberSettings) -> list[str | None]:
+def _group_and_instance_id(settings: MemberSettings) -> list[str | None]:
     """The group and the instance id: with other values, a member cannot continue a membership."""
     return [settings.group_id, settings.instance_id]
 

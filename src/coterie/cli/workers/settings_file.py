@@ -8,7 +8,7 @@ from coterie.config.worker import WorkerSettings
 from coterie.nouns.errors import ConfigError, WorldError
 
 
-def read_settings(path: Path) -> tuple[WorkerSettings, list[str]]:
+def read_settings_and_warnings(path: Path) -> tuple[WorkerSettings, list[str]]:
     """Read the settings file ``path`` of a worker; returns the settings, and a warning for each key without effect.
 
     :raises ConfigError: when lines or keys are invalid; names the file and each of these lines or keys.

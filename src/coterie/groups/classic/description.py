@@ -2,7 +2,7 @@
 
 from coterie.groups.classic.messages import DescribedMember, DescribeGroup, DescribeGroupResponse
 from coterie.groups.classic.request_checks import check_group_exists
-from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.state import Group, GroupPhase
 from coterie.groups.classic.turn import Turn
 from coterie.nouns.ids import MemberId
 from coterie.wire.errors import ErrorCode
@@ -20,7 +20,7 @@ def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
         error=ErrorCode.none,
         phase=phase,
         protocol_type=group.protocol_type or "",
-        protocol=(group.protocol or "") if phase is Phase.STABLE else "",
+        protocol=(group.protocol or "") if phase is GroupPhase.STABLE else "",
         members=tuple(describe_member(group, member_id) for member_id in group.members)
         if request.includes_members
         else (),
@@ -33,7 +33,7 @@ def describe_member(group: Group, member_id: MemberId) -> DescribedMember:
     leader has sent one; its metadata is empty unless the group is STABLE."""
     member = group.members[member_id]
     metadata = b""
-    if group.phase is Phase.STABLE:
+    if group.phase is GroupPhase.STABLE:
         assert group.protocol is not None
         metadata = member.metadata(group.protocol)
     # During a join phase the assignments of the last generation are still valid and are shown.

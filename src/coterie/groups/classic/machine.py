@@ -39,7 +39,6 @@ from coterie.groups.classic.messages import (
     DescribeGroupResponse,
     Effect,
     Event,
-    ExpiryTimer,
     GroupLoaded,
     Heartbeat,
     HeartbeatResponse,
@@ -50,6 +49,7 @@ from coterie.groups.classic.messages import (
     LeaveGroupResponse,
     MemberProtocol,
     NewMemberTimer,
+    OffsetExpiryTimer,
     PendingMemberTimer,
     Record,
     Request,
@@ -61,10 +61,10 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.new_members import (
-    check_metadata_size,
+    check_total_metadata_size,
     has_room_for,
     issue_member_id,
-    on_group_full,
+    refuse_join_and_remove_member,
     remove_pending_member,
 )
 from coterie.groups.classic.offset_messages import (
@@ -90,14 +90,14 @@ from coterie.groups.classic.rounds import (
     join_response,
     on_join_phase_timer,
     park_join,
-    rebalance_after_removal,
+    rebalance_after_removal_if_needed,
     remove_member,
     reply_to_parked_syncs,
     start_or_continue_rebalance,
     sync_response,
     write_generation,
 )
-from coterie.groups.classic.state import Group, Member, Phase, check_invariants
+from coterie.groups.classic.state import Group, GroupPhase, Member, check_invariants
 from coterie.groups.classic.turn import Turn
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import MemberId
@@ -125,7 +125,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
         case GroupLoaded():
             on_loaded(turn)
     if turn.records or isinstance(event, GroupLoaded):
-        schedule_expiry_check(turn, is_loaded=isinstance(event, GroupLoaded))
+        schedule_expiry_check(turn, is_just_loaded=isinstance(event, GroupLoaded))
     check_invariants(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
@@ -196,13 +196,13 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
     former_member_id = static_members.former_member_id(group, request)
     present_member_id = former_member_id or request.member_id
     if not has_room_for(group, present_member_id):
-        on_group_full(turn, request)
+        refuse_join_and_remove_member(turn, request)
         return
-    if may_share_unloaded_protocol(group, request):
+    if needs_rebalance_to_learn_protocols(group, request):
         rebalance_to_learn_protocols(turn, request)
         return
     check_protocols(group, request)
-    check_metadata_size(group, present_member_id, request.protocols)
+    check_total_metadata_size(group, present_member_id, request.protocols)
     if former_member_id is not None:
         static_members.on_static_rejoin(turn, request, former_member_id)
     elif not request.member_id and request.requires_known_member_id and request.instance_id is None:
@@ -239,8 +239,8 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
     phase = group.phase
     has_same_protocols = member.protocols == request.protocols
     # In STABLE a leader's join always starts a rebalance: the leader has no other way to request one.
-    repeats_response = phase is Phase.COMPLETING_REBALANCE or (
-        phase is Phase.STABLE and request.member_id != group.leader
+    repeats_response = phase is GroupPhase.COMPLETING_REBALANCE or (
+        phase is GroupPhase.STABLE and request.member_id != group.leader
     )
     if has_same_protocols and repeats_response:
         # The member may not have received the response to its join.
@@ -268,12 +268,12 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
     check_generation(group, request.generation)
     check_selected_protocol(group, request)
     phase = group.phase
-    if phase is Phase.PREPARING_REBALANCE:
+    if phase is GroupPhase.PREPARING_REBALANCE:
         raise KafkaRefusal(ErrorCode.rebalance_in_progress)
     group.pending_sync_members.discard(request.member_id)
     if not group.pending_sync_members:
         turn.cancel_timer(SyncTimer())
-    if phase is Phase.STABLE:
+    if phase is GroupPhase.STABLE:
         turn.renew_session(member)
         turn.reply(request.reply_to, sync_response(group, request.member_id))
         return
@@ -317,7 +317,7 @@ def on_leave(turn: Turn, request: LeaveGroup) -> None:
             member_errors.append((leaving_member.member_id, refusal.error))
     turn.reply(request.reply_to, LeaveGroupResponse(error=ErrorCode.none, members=tuple(member_errors)))
     if any(error is ErrorCode.none for _, error in member_errors):
-        rebalance_after_removal(turn)
+        rebalance_after_removal_if_needed(turn)
 
 
 # -- timers and loading -------------------------------------------------------------------------------------------
@@ -336,14 +336,14 @@ def on_timer(turn: Turn, key: TimerKey) -> None:
             # A member with a parked request need not send heartbeats; the response to the request renews its session.
             if member_id not in group.parked_joins and member_id not in group.parked_syncs:
                 remove_member(turn, member_id)
-                rebalance_after_removal(turn)
+                rebalance_after_removal_if_needed(turn)
         case NewMemberTimer(member_id=member_id):
             remove_member(turn, member_id)
-            rebalance_after_removal(turn)
+            rebalance_after_removal_if_needed(turn)
         case PendingMemberTimer(member_id=member_id):
             group.pending_join_members.discard(member_id)
-            rebalance_after_removal(turn)
-        case ExpiryTimer():
+            rebalance_after_removal_if_needed(turn)
+        case OffsetExpiryTimer():
             on_expiry_timer(turn)
         case JoinPhaseTimer():
             on_join_phase_timer(turn)
@@ -416,7 +416,7 @@ def check_selected_protocol(group: Group, request: SyncGroup) -> None:
         raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
 
 
-def may_share_unloaded_protocol(group: Group, request: JoinGroup) -> bool:
+def needs_rebalance_to_learn_protocols(group: Group, request: JoinGroup) -> bool:
     """Whether the coordinator knows no protocol that both this join and all members offer, but the members may offer
     further ones: no join phase has ended since the last load, and a load restores only the selected
     protocol of each member. False if the request has no protocols or another protocol type than the group."""

@@ -24,7 +24,7 @@ from coterie.nouns.ids import ReplyTo as ReplyTo
 from coterie.wire.errors import ErrorCode
 
 
-class Phase(StrEnum):
+class GroupPhase(StrEnum):
     """The state of a group, by Kafka's names. It is never stored: `Group.phase` derives it from the group's other
     state."""
 
@@ -77,7 +77,7 @@ class JoinGroup:
     """The protocols that the client offers, in its order of preference."""
     instance_id: InstanceId | None = None
     """The instance id of a static member (KIP-345); from v5 on."""
-    can_skip_assignment: bool = False
+    supports_skip_assignment: bool = False
     """Whether the client supports ``JoinGroupResponse.skip_assignment`` (KIP-814): JoinGroup v9 and later."""
 
 
@@ -253,7 +253,7 @@ class DescribedMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupResponse:
     error: ErrorCode
-    phase: Phase = Phase.DEAD
+    phase: GroupPhase = GroupPhase.DEAD
     protocol_type: str = ""
     protocol: str = ""
     """Empty unless the group is STABLE."""
@@ -307,12 +307,14 @@ class SyncTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiryTimer:
+class OffsetExpiryTimer:
     """Key of the timer that fires when it is time to remove the group's expired offsets, and the group itself if it is
     empty and has no offset left."""
 
 
-TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer
+TimerKey: TypeAlias = (
+    SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | OffsetExpiryTimer
+)
 """A `TimerFired` with one of these keys says that the timer's time has come, not that the deadline still counts."""
 
 

@@ -3,7 +3,7 @@
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
 from coterie.groups.classic.offset_messages import OffsetCommit, TxnOffsetCommit
 from coterie.groups.classic.protocols import protocols_size_bytes
-from coterie.groups.classic.rounds import rebalance_after_removal, remove_member
+from coterie.groups.classic.rounds import rebalance_after_removal_if_needed, remove_member
 from coterie.groups.classic.state import Group
 from coterie.groups.classic.turn import Turn
 from coterie.nouns.ids import MemberId
@@ -43,7 +43,7 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
     return taken_slots < size_max
 
 
-def check_metadata_size(group: Group, member_id: MemberId, offered_protocols: tuple[MemberProtocol, ...]) -> None:
+def check_total_metadata_size(group: Group, member_id: MemberId, offered_protocols: tuple[MemberProtocol, ...]) -> None:
     """Check the size of the protocols that all members offer, with ``offered_protocols`` in place of those of
     ``member_id``.
 
@@ -60,7 +60,7 @@ def check_metadata_size(group: Group, member_id: MemberId, offered_protocols: tu
         raise KafkaRefusal(ErrorCode.group_max_size_reached)
 
 
-def on_group_full(turn: Turn, request: JoinGroup) -> None:
+def refuse_join_and_remove_member(turn: Turn, request: JoinGroup) -> None:
     """Respond with GROUP_MAX_SIZE_REACHED, and remove the member or the issued member id of the request; an open join
     phase no longer waits for it. If the size limit was lowered below the number of members, this removes the members
     that rejoin last (KIP-389)."""
@@ -70,7 +70,7 @@ def on_group_full(turn: Turn, request: JoinGroup) -> None:
     else:
         remove_pending_member(turn, request.member_id)
     turn.reply(request.reply_to, JoinGroupResponse(error=ErrorCode.group_max_size_reached))
-    rebalance_after_removal(turn)
+    rebalance_after_removal_if_needed(turn)
 
 
 def issue_member_id(turn: Turn, request: JoinGroup) -> None:

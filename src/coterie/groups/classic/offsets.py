@@ -3,7 +3,8 @@ without offsets.
 
 Behaviour, codes and the order of checks are those of Kafka's OffsetMetadataManager. Offsets belong to the group and not
 to its members: a consumer that assigns its partitions itself commits without being a member, as long as the group is
-empty, and a group without any generation has only offsets. At `ExpiryTimer` the group's expired offsets are removed:
+empty, and a group without any generation has only offsets. At `OffsetExpiryTimer` the group's expired offsets are
+removed:
 
 - in an empty group: the offsets expire when the group has been empty for the retention time. An offset that was
   committed while the group was empty (an operator has reset it) expires when the retention time has passed since its
@@ -25,7 +26,7 @@ can never count. In Kafka they make the partition unstable until the end of thei
 
 from crc32c import crc32c
 
-from coterie.groups.classic.messages import ExpiryTimer, PendingMemberTimer
+from coterie.groups.classic.messages import OffsetExpiryTimer, PendingMemberTimer
 from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
     CommittedOffset,
@@ -49,12 +50,12 @@ from coterie.groups.classic.offset_messages import (
     TxnOffsetCommit,
 )
 from coterie.groups.classic.request_checks import check_generation, check_group_exists, check_group_id, check_member
-from coterie.groups.classic.state import Group, Phase, apply
+from coterie.groups.classic.state import Group, GroupPhase, apply
 from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from coterie.groups.classic.turn import Turn
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
-_EXPIRY_TIMER = ExpiryTimer()
+_EXPIRY_TIMER = OffsetExpiryTimer()
 
 
 def on_offset_request(turn: Turn, request: OffsetRequest) -> None:
@@ -99,7 +100,7 @@ def on_offset_commit(turn: Turn, request: OffsetCommit) -> None:
     """
     group = turn.group
     check_committer(group, request)
-    if group.phase in (Phase.STABLE, Phase.PREPARING_REBALANCE):
+    if group.phase in (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE):
         turn.renew_session(group.members[request.member_id])
     committed_offsets, errors = valid_offsets_and_errors(turn, request.offsets, request.retention_ms)
     for partition, offset in committed_offsets.items():
@@ -128,7 +129,7 @@ def valid_offsets_and_errors(
     errors: list[ErrorCode] = []
     valid: dict[TopicPartition, CommittedOffset] = {}
     for new_offset in offsets:
-        if utf16_length(new_offset.metadata) > turn.group.limits.offset_metadata_size_max:
+        if utf16_length(new_offset.metadata) > turn.group.limits.offset_metadata_utf16_length_max:
             errors.append(ErrorCode.offset_metadata_too_large)
         else:
             errors.append(ErrorCode.none)
@@ -181,7 +182,7 @@ def on_offset_delete(turn: Turn, request: OffsetDelete) -> None:
     group = turn.group
     check_group_id(group)
     check_group_exists(group)
-    if group.phase is not Phase.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    if group.phase is not GroupPhase.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise KafkaRefusal(ErrorCode.non_empty_group)
     topics_read = topics_in_use(group)
     errors: list[ErrorCode] = []
@@ -202,7 +203,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
     """
     group = turn.group
     check_group_exists(group)
-    if group.phase is not Phase.EMPTY:
+    if group.phase is not GroupPhase.EMPTY:
         raise KafkaRefusal(ErrorCode.non_empty_group)
     remove_group(turn)
     turn.reply(request.reply_to, DeleteGroupResponse(error=ErrorCode.none))
@@ -220,7 +221,7 @@ def on_topic_deleted(turn: Turn, topic: str) -> None:
 
 def on_transaction_ended(turn: Turn, event: TransactionEnded) -> None:
     """Commit or drop the pending offsets of the transaction. No record is written: the marker is in the log. If the
-    group has no state left then, its `ExpiryTimer` is cancelled."""
+    group has no state left then, its `OffsetExpiryTimer` is cancelled."""
     apply(turn.group, event)
     if turn.group.is_nonexistent:
         turn.cancel_timer(_EXPIRY_TIMER)
@@ -232,20 +233,20 @@ def on_expiry_timer(turn: Turn) -> None:
     group = turn.group
     for partition in partitions_with_expired_offsets(group, turn.now_ms):
         turn.write(OffsetRemoved(partition=partition))
-    if group.phase is Phase.EMPTY and not (group.pending_join_members or group.offsets or group.pending_offsets):
+    if group.phase is GroupPhase.EMPTY and not (group.pending_join_members or group.offsets or group.pending_offsets):
         remove_group(turn)
     schedule_expiry_check(turn)
 
 
-def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
+def schedule_expiry_check(turn: Turn, *, is_just_loaded: bool = False) -> None:
     """Set the timer of the next removal of expired offsets, unless it is set, or the group has neither a generation nor
-    offsets. Directly after a load (``is_loaded``) the time also depends on the group's id: if many groups that were
-    loaded together were checked together, the broker would be blocked for that long."""
+    offsets. Directly after a load (``is_just_loaded``) the time also depends on the group's id: if many groups that
+    were loaded together were checked together, the broker would be blocked for that long."""
     group = turn.group
     has_record = group.generation_record is not None or group.offsets or group.pending_offsets
     if has_record and _EXPIRY_TIMER not in group.deadlines:
-        check_ms = group.limits.offsets_retention_check_ms
-        turn.set_timer(_EXPIRY_TIMER, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_loaded else 0))
+        check_ms = group.limits.offsets_retention_check_interval_ms
+        turn.set_timer(_EXPIRY_TIMER, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_just_loaded else 0))
 
 
 def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPartition]:
@@ -255,9 +256,9 @@ def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPart
     phase = group.phase
     topics_read = topics_in_use(group)
     emptied_at_ms: int | None = None
-    if phase is Phase.EMPTY:
+    if phase is GroupPhase.EMPTY:
         emptied_at_ms = group.generation_record.written_at_ms if group.generation_record is not None else None
-    elif phase is not Phase.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE or topics_read is None:
+    elif phase is not GroupPhase.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE or topics_read is None:
         return []
     retention_ms = group.limits.offsets_retention_ms
     return sorted(
@@ -281,7 +282,7 @@ def remove_group(turn: Turn) -> None:
     """Write tombstones for the group and all its offsets, and forget its issued member ids. A later join creates a new
     group of the same name. The group must be empty."""
     group = turn.group
-    assert group.phase is Phase.EMPTY
+    assert group.phase is GroupPhase.EMPTY
     for partition in partitions_with_offsets(group):
         turn.write(OffsetRemoved(partition=partition))
     turn.write(GroupRemoved())
@@ -305,11 +306,11 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
     """
     if group.is_nonexistent and request.generation >= 0:
         raise KafkaRefusal(ErrorCode.group_id_not_found)
-    if request.generation < 0 and group.phase is Phase.EMPTY:
+    if request.generation < 0 and group.phase is GroupPhase.EMPTY:
         return
     check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
-    if group.phase is Phase.COMPLETING_REBALANCE:
+    if group.phase is GroupPhase.COMPLETING_REBALANCE:
         # The member has this generation from its JoinGroup, but has not received its assignment yet.
         raise KafkaRefusal(ErrorCode.rebalance_in_progress)
 
@@ -323,7 +324,7 @@ def check_transactional_committer(group: Group, request: TxnOffsetCommit) -> Non
         for a generation of a group that does not exist; UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID, see `check_member`.
     """
     check_group_id(group)
-    if request.generation < 0 and group.phase is Phase.EMPTY:
+    if request.generation < 0 and group.phase is GroupPhase.EMPTY:
         return
     if group.is_nonexistent:
         raise KafkaRefusal(ErrorCode.illegal_generation)

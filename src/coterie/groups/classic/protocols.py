@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from coterie.groups.classic.messages import MemberProtocol
 
 
-class ProtocolSupport:
+class ProtocolSupportCounts:
     """How many members offer each protocol, and the total size of what they offer. With these counts a JoinGroup need
     not be compared with every member of a large group."""
 
@@ -18,15 +18,15 @@ class ProtocolSupport:
         self.offered_size_bytes = 0
         """The size in bytes of the names and metadata that all members offer."""
 
-    def count_member_protocols(self, offered: tuple[MemberProtocol, ...]) -> None:
+    def add_member_protocols(self, offered: tuple[MemberProtocol, ...]) -> None:
         """Count the protocols that a member offers. Empty: its protocols are unknown, and the member is not counted."""
         if offered:
             self._member_count += 1
             self._member_count_by_protocol.update(_protocol_names(offered))
             self.offered_size_bytes += protocols_size_bytes(offered)
 
-    def uncount_member_protocols(self, offered: tuple[MemberProtocol, ...]) -> None:
-        """No longer count the protocols ``offered`` of a member, which `count_member_protocols` has counted."""
+    def remove_member_protocols(self, offered: tuple[MemberProtocol, ...]) -> None:
+        """No longer count the protocols ``offered`` of a member, which `add_member_protocols` has counted."""
         if offered:
             self._member_count -= 1
             self.offered_size_bytes -= protocols_size_bytes(offered)
@@ -43,7 +43,7 @@ class ProtocolSupport:
         return any(self._member_count_by_protocol[protocol.name] == self._member_count for protocol in offered)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProtocolSupport) and vars(self) == vars(other)
+        return isinstance(other, ProtocolSupportCounts) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""The bytes of a group's generations in `__consumer_offsets`, which Kafka calls GroupMetadata (key version 2, value
+"""The bytes of a group's generations in `__consumer_offsets`, which Kafka calls GroupRecord (key version 2, value
 version 3).
 
 Unlike in Kafka, a value with members may have a null protocol: it is a generation in which no member has an assignment

@@ -16,7 +16,7 @@ from coterie.groups.classic.messages import (
     SyncTimer,
 )
 from coterie.groups.classic.protocols import select_protocol_by_vote
-from coterie.groups.classic.state import Group, JoinPhase, Member, Phase
+from coterie.groups.classic.state import Group, GroupPhase, JoinPhase, Member
 from coterie.groups.classic.turn import Turn
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -30,12 +30,12 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     continues a rebalance."""
     group = turn.group
     assert member_id not in group.members, "a new member id is unused"
-    is_first = group.phase is Phase.EMPTY
+    is_first = group.phase is GroupPhase.EMPTY
     if not group.members:
         group.protocol_type = request.protocol_type
     group.add_member(member_id, member_from_join(request, member_id))
     if group.join_phase is not None and group.join_phase.is_initial:
-        group.join_phase.has_new_member = True
+        group.join_phase.has_new_member_in_delay_part = True
     park_join(turn, member_id, request.reply_to)
     turn.set_timer(NewMemberTimer(member_id=member_id), group.limits.new_member_join_timeout_ms)
     if is_first:
@@ -73,8 +73,8 @@ def open_initial_join_phase(turn: Turn) -> None:
     delay_ms = group.limits.initial_rebalance_delay_ms
     group.join_phase = JoinPhase(
         is_initial=True,
-        current_delay_part_ms=delay_ms,
-        delay_extensions_left_ms=max(group.rebalance_timeout_ms - delay_ms, 0),
+        current_initial_delay_part_ms=delay_ms,
+        initial_delay_extensions_left_ms=max(group.rebalance_timeout_ms - delay_ms, 0),
     )
     turn.set_timer(JoinPhaseTimer(), delay_ms)
 
@@ -95,7 +95,7 @@ def start_or_continue_rebalance(turn: Turn) -> None:
         complete_join_phase(turn)
 
 
-def rebalance_after_removal(turn: Turn) -> None:
+def rebalance_after_removal_if_needed(turn: Turn) -> None:
     """Start or continue a rebalance after members or issued member ids were removed. Without an open join phase a
     rebalance starts only if the group has fewer members than its last generation: an issued member id is awaited only
     by a join phase."""
@@ -108,12 +108,12 @@ def rebalance_after_removal(turn: Turn) -> None:
 
 
 def complete_join_phase(turn: Turn) -> None:
-    """Remove the members that have not rejoined, except static members (`Member.stays_when_absent`); then write the
-    next generation, reply to all parked JoinGroups and begin the sync phase. If no member is left, write a generation
-    without members. If all remaining members are static and absent, the join phase continues instead."""
+    """Remove the members that have not rejoined, except static members (`Member.stays_when_join_phase_missed`); then
+    write the next generation, reply to all parked JoinGroups and begin the sync phase. If no member is left, write a
+    generation without members. If all remaining members are static and absent, the join phase continues instead."""
     group = turn.group
     for member_id in sorted(group.members.keys() - group.parked_joins.keys()):
-        if not group.members[member_id].stays_when_absent:
+        if not group.members[member_id].stays_when_join_phase_missed:
             remove_member(turn, member_id)
     if group.members and not group.parked_joins:
         # All remaining members are static and absent: they keep their assignments until their sessions end.
@@ -176,14 +176,18 @@ def on_join_phase_timer(turn: Turn) -> None:
     time for extensions is left."""
     join_phase = turn.group.join_phase
     assert join_phase is not None, "the timer of a join phase runs only during the join phase"
-    if join_phase.is_initial and join_phase.has_new_member and join_phase.delay_extensions_left_ms > 0:
+    if (
+        join_phase.is_initial
+        and join_phase.has_new_member_in_delay_part
+        and join_phase.initial_delay_extensions_left_ms > 0
+    ):
         # Members are still joining: wait for more of them, but never longer than the rebalance timeout (KIP-134).
-        extension_ms = min(turn.group.limits.initial_rebalance_delay_ms, join_phase.delay_extensions_left_ms)
-        join_phase.delay_extensions_left_ms = max(
-            join_phase.delay_extensions_left_ms - join_phase.current_delay_part_ms, 0
+        extension_ms = min(turn.group.limits.initial_rebalance_delay_ms, join_phase.initial_delay_extensions_left_ms)
+        join_phase.initial_delay_extensions_left_ms = max(
+            join_phase.initial_delay_extensions_left_ms - join_phase.current_initial_delay_part_ms, 0
         )
-        join_phase.current_delay_part_ms = extension_ms
-        join_phase.has_new_member = False
+        join_phase.current_initial_delay_part_ms = extension_ms
+        join_phase.has_new_member_in_delay_part = False
         turn.set_timer(JoinPhaseTimer(), extension_ms)
     else:
         complete_join_phase(turn)

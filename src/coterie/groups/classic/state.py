@@ -21,7 +21,7 @@ from coterie.groups.classic.messages import (
     SyncTimer,
     TimerKey,
 )
-from coterie.groups.classic.messages import Phase as Phase
+from coterie.groups.classic.messages import GroupPhase as GroupPhase
 from coterie.groups.classic.offset_messages import (
     CommittedOffset,
     GroupRemoved,
@@ -31,8 +31,8 @@ from coterie.groups.classic.offset_messages import (
     TopicPartition,
     TransactionEnded,
 )
-from coterie.groups.classic.protocols import ProtocolSupport
-from coterie.groups.pending_writes import PendingWrites
+from coterie.groups.classic.protocols import ProtocolSupportCounts
+from coterie.groups.pending_writes import OpenTransactionWrites
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 
 
@@ -62,11 +62,11 @@ class ClassicGroupSettings:
     pending_members_max: int = 20_000
     """The greatest number of issued member ids of one group that no client has joined with. Each id expires after the
     session timeout of its client. Kafka has no such limit."""
-    offset_metadata_size_max: int = 4_096
+    offset_metadata_utf16_length_max: int = 4_096
     """The greatest length, in UTF-16 units as in Kafka, of the metadata of a committed offset."""
     offsets_retention_ms: int = 604_800_000
     """How long an offset is kept after its commit or, if later, after the group became empty; see `offsets`."""
-    offsets_retention_check_ms: int = 600_000
+    offsets_retention_check_interval_ms: int = 600_000
     """The time between two removals of expired offsets."""
 
 
@@ -90,7 +90,7 @@ class Member:
     `NewMemberTimer` takes the place of the session timer."""
 
     @property
-    def stays_when_absent(self) -> bool:
+    def stays_when_join_phase_missed(self) -> bool:
         """Whether the member stays in the group when it misses a join phase. A static member stays, unless its
         protocols are unknown after a load: without its metadata no leader can compute an assignment for it."""
         return self.instance_id is not None and bool(self.protocols)
@@ -108,11 +108,11 @@ class JoinPhase:
 
     is_initial: bool = False
     """Whether this is the first join phase of an empty group."""
-    current_delay_part_ms: int = 0
+    current_initial_delay_part_ms: int = 0
     """The length of the current part of the initial delay: the first part, or the last extension."""
-    delay_extensions_left_ms: int = 0
+    initial_delay_extensions_left_ms: int = 0
     """The total time of the extensions that may still follow."""
-    has_new_member: bool = False
+    has_new_member_in_delay_part: bool = False
     """Whether a member has joined since the current part of the initial delay began."""
 
 
@@ -126,7 +126,7 @@ class Group:
         # hard state: written to the log
         self.generation_record: GenerationWritten | None = None
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
-        self.pending_offsets: PendingWrites[TopicPartition, CommittedOffset] = PendingWrites()
+        self.pending_offsets: OpenTransactionWrites[TopicPartition, CommittedOffset] = OpenTransactionWrites()
         """The offsets in transactions that are open."""
         # soft state: lost in a restart, then rebuilt from the hard state
         self.protocol_type: str | None = None
@@ -139,7 +139,7 @@ class Group:
         self.members: dict[MemberId, Member] = {}
         """The members by member id. Changed only by `add_member`, `remove_from_members` and `change_protocols`, which
         also update ``protocol_support`` and ``static_members``."""
-        self.protocol_support = ProtocolSupport()
+        self.protocol_support = ProtocolSupportCounts()
         self.is_unrebalanced_since_load = False
         """Whether the members were loaded from the log and no join phase has ended since then: the members may offer
         more protocols than the one that the log contains."""
@@ -162,7 +162,7 @@ class Group:
     def add_member(self, member_id: MemberId, member: Member) -> Member:
         """Add ``member`` with the id ``member_id``, and return it."""
         self.members[member_id] = member
-        self.protocol_support.count_member_protocols(member.protocols)
+        self.protocol_support.add_member_protocols(member.protocols)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id
         return member
@@ -170,16 +170,16 @@ class Group:
     def remove_from_members(self, member_id: MemberId) -> Member:
         """Remove the member ``member_id``, and return it. Its timers and parked requests stay."""
         member = self.members.pop(member_id)
-        self.protocol_support.uncount_member_protocols(member.protocols)
+        self.protocol_support.remove_member_protocols(member.protocols)
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         return member
 
     def change_protocols(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
         """Replace the protocols that ``member`` offers."""
-        self.protocol_support.uncount_member_protocols(member.protocols)
+        self.protocol_support.remove_member_protocols(member.protocols)
         member.protocols = protocols
-        self.protocol_support.count_member_protocols(protocols)
+        self.protocol_support.add_member_protocols(protocols)
 
     @property
     def generation(self) -> GenerationId:
@@ -187,16 +187,16 @@ class Group:
         return self.generation_record.generation if self.generation_record is not None else GenerationId(0)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> GroupPhase:
         """The group's state, derived from its members, its last generation and the join phase. Never DEAD: a group that
         does not exist is EMPTY here."""
         if self.join_phase is not None:
-            return Phase.PREPARING_REBALANCE
+            return GroupPhase.PREPARING_REBALANCE
         if not self.members:
-            return Phase.EMPTY
+            return GroupPhase.EMPTY
         if self.generation_record is None or self.generation_record.protocol is None:
-            return Phase.COMPLETING_REBALANCE
-        return Phase.STABLE
+            return GroupPhase.COMPLETING_REBALANCE
+        return GroupPhase.STABLE
 
     @property
     def is_nonexistent(self) -> bool:
@@ -282,18 +282,18 @@ def check_all_invariants(group: Group) -> None:
             or member_id in group.parked_syncs
         )
         assert is_absence_noticed, f"member {member_id} has a timer or a parked request, so that its absence is noticed"
-    if phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
+    if phase in (GroupPhase.STABLE, GroupPhase.COMPLETING_REBALANCE):
         assert group.generation_record is not None
         assert group.members.keys() == group.generation_record.members.keys(), (
             "the members are those of the stored generation"
         )
         assert group.leader in group.members
-    if phase is Phase.COMPLETING_REBALANCE:
+    if phase is GroupPhase.COMPLETING_REBALANCE:
         for member_id in group.members.keys() - group.pending_sync_members - group.parked_syncs.keys():
             assert group.members[member_id].instance_id is not None, "only static members may miss a join phase"
-    protocol_support = ProtocolSupport()
+    protocol_support = ProtocolSupportCounts()
     for member in group.members.values():
-        protocol_support.count_member_protocols(member.protocols)
+        protocol_support.add_member_protocols(member.protocols)
     assert group.protocol_support == protocol_support, "the counts of offered protocols match the members"
     static_members = {member.instance_id: member_id for member_id, member in group.members.items()}
     static_members.pop(None, None)

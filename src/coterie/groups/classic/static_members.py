@@ -33,7 +33,7 @@ from coterie.groups.classic.rounds import (
     start_or_continue_rebalance,
     to_stored_member,
 )
-from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.state import Group, GroupPhase
 from coterie.groups.classic.turn import Turn
 from coterie.nouns.ids import MemberId
 from coterie.wire.errors import ErrorCode
@@ -49,12 +49,12 @@ def on_static_rejoin(turn: Turn, request: JoinGroup, former_id: MemberId) -> Non
     phase, former_leader = group.phase, group.leader
     former_protocols = group.members[former_id].protocols
     replace_static_member(turn, request, former_id)
-    if phase is not Phase.STABLE or would_change_protocol(group, former_protocols, request.protocols):
+    if phase is not GroupPhase.STABLE or would_change_protocol(group, former_protocols, request.protocols):
         park_join(turn, new_id, request.reply_to)
         start_or_continue_rebalance(turn)
         return
     write_new_member_id(turn, former_id, new_id)
-    if request.can_skip_assignment:
+    if request.supports_skip_assignment:
         response = join_response(group, new_id, skip_assignment=group.leader == new_id)
     else:
         assert former_leader is not None

@@ -7,12 +7,12 @@ Members whose heartbeat is held receive news at once; all others receive it in t
 from dataclasses import replace
 
 from coterie.groups.connect.computation import begin_computation_if_due, end_choice_of_unable_member
-from coterie.groups.connect.messages import NO_MEMBER, Heartbeat, MemberMetadata, ResponseHoldTimer, SessionTimer
+from coterie.groups.connect.messages import NO_MEMBER, Heartbeat, MemberRecord, ResponseHoldTimer, SessionTimer
 from coterie.groups.connect.reconcile import reconcile
-from coterie.groups.connect.revocations import update_revocations
+from coterie.groups.connect.revocations import update_revocations_and_timer
 from coterie.groups.connect.soft_state import (
     Connected,
-    MemberChosen,
+    MemberChosenToCompute,
     RepeatableResponse,
     ResponseContents,
 )
@@ -50,7 +50,7 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
         group.announced = news_of_all
         for member_id in sorted(group.sessions):
             respond_to_held_if_news(turn, member_id)
-    elif isinstance(group.computation, MemberChosen):
+    elif isinstance(group.computation, MemberChosenToCompute):
         respond_to_held_if_news(turn, group.computation.member_id)
     while group.freed:
         owner = group.target_owner.get(group.freed.pop())
@@ -63,13 +63,13 @@ def update_leader_and_computation(turn: Turn) -> None:
     compute if the chosen one has become unable, and begin a computation if one is due."""
     group = turn.group
     if group.metadata is not None or group.members:
-        turn.appoint_leader()
+        turn.appoint_leader_if_missing()
     group_epoch = group.group_epoch
-    turn.write_group_record()
+    turn.write_group_record_if_changed()
     if group.group_epoch != group_epoch:
         end_choice_of_unable_member(turn)
     begin_computation_if_due(turn)
-    turn.write_group_record()  # `begin_computation_if_due` may have noted why no member can compute
+    turn.write_group_record_if_changed()  # `begin_computation_if_due` may have noted why no member can compute
 
 
 def respond_to_held_if_news(turn: Turn, member_id: MemberId) -> None:
@@ -122,7 +122,7 @@ def move_member_toward_target(turn: Turn, request: Heartbeat) -> None:
     is_listed = reported is not None and (after.assigned == reported or after.assigned <= reported)
     if after != before or (not is_listed and after.assigned and before.request_number < session.request_number):
         turn.write(replace(after, request_number=session.request_number))
-    update_revocations(turn, member_id)
+    update_revocations_and_timer(turn, member_id)
 
 
 def response_hold_ms(group: Group, request: Heartbeat, contents: ResponseContents) -> int:
@@ -158,7 +158,7 @@ def repeats_join(group: Group, request: Heartbeat) -> bool:
 def response_contents_for(group: Group, member_id: MemberId) -> ResponseContents:
     """The values that a response to the member would contain now: its jobs, the leader, the session timeout, and the
     order to compute if the member was chosen for that."""
-    chosen = group.computation if isinstance(group.computation, MemberChosen) else None
+    chosen = group.computation if isinstance(group.computation, MemberChosenToCompute) else None
     return ResponseContents(
         jobs=group.currents[member_id].assigned,
         leader_epoch=group.leader_epoch,
@@ -283,16 +283,16 @@ def renew_session(turn: Turn, member_id: MemberId) -> None:
         turn.set_timer(timer, session.ends_at_ms)
 
 
-def apply_longer_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
+def apply_longer_session_timeout(turn: Turn, metadata: MemberRecord, timeout_ms: int) -> None:
     """Apply the session timeout ``timeout_ms``, which a response is about to report to the member, if it is longer than
     the member's present one: the member's lease depends on it as soon as the member has received it. A shorter timeout
-    applies only from the member's next request on (`apply_shorter_session_timeout`)."""
+    applies only from the member's next request on (`apply_confirmed_shorter_session_timeout`)."""
     if timeout_ms > metadata.session_timeout_ms:
         turn.write(replace(metadata, session_timeout_ms=timeout_ms))
         renew_session(turn, metadata.member_id)
 
 
-def apply_shorter_session_timeout(turn: Turn, request: Heartbeat) -> None:
+def apply_confirmed_shorter_session_timeout(turn: Turn, request: Heartbeat) -> None:
     """Apply the session timeout of the last response to the sender of ``request``, if it is shorter than the present
     one and ``request`` proves that the sender has received that response.
 

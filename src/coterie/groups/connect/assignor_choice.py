@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
-from coterie.groups.connect.messages import MemberMetadata
+from coterie.groups.connect.messages import MemberRecord
 from coterie.nouns.connect_groups import SupportedAssignor
 from coterie.nouns.ids import MemberId
 
@@ -12,7 +12,7 @@ DEFAULT_SERVER_ASSIGNOR = "cooperative"
 """The coordinator's assignor if no member names one."""
 
 
-def common_assignor(members: Collection[MemberMetadata]) -> str | None:
+def common_assignor(members: Collection[MemberRecord]) -> str | None:
     """The client-side assignor that all ``members`` support. Among several, the one with the smallest sum of its
     positions in the members' lists, which are ordered by preference; then the first by name. None if there is no such
     assignor."""
@@ -23,27 +23,27 @@ def common_assignor(members: Collection[MemberMetadata]) -> str | None:
     return min(common, key=lambda name: (sum(one.index(name) for one in names), name), default=None)
 
 
-def most_named_server_assignor(members: Iterable[MemberMetadata]) -> str:
+def most_named_server_assignor(members: Iterable[MemberRecord]) -> str:
     """The coordinator's assignor that most members name; among several, the first by name. `DEFAULT_SERVER_ASSIGNOR` if
     no member names one."""
     named = Counter(member.server_assignor for member in members if member.server_assignor is not None)
     return min(named, key=lambda name: (-named[name], name), default=DEFAULT_SERVER_ASSIGNOR)
 
 
-def offered_assignor(member: MemberMetadata, name: str) -> SupportedAssignor | None:
+def offered_assignor(member: MemberRecord, name: str) -> SupportedAssignor | None:
     """The assignor ``name`` of the member; None if the member does not support it."""
     return next((assignor for assignor in member.client_assignors if assignor.name == name), None)
 
 
-def members_reading_all_versions(members: Sequence[MemberMetadata], name: str) -> list[MemberId]:
+def members_reading_all_versions(members: Sequence[MemberRecord], name: str) -> list[MemberId]:
     """The members whose assignor ``name`` reads the metadata versions of all members' assignors of this name, in the
     order of ``members``."""
     ranges = [(one.member_id, assignor) for one in members if (assignor := offered_assignor(one, name)) is not None]
-    needed = _enclosing_version_range(VersionRange.of_assignor(assignor) for _, assignor in ranges)
-    return [member_id for member_id, assignor in ranges if VersionRange.of_assignor(assignor).contains(needed)]
+    needed = _enclosing_version_range(MetadataVersionRange.of_assignor(assignor) for _, assignor in ranges)
+    return [member_id for member_id, assignor in ranges if MetadataVersionRange.of_assignor(assignor).contains(needed)]
 
 
-class VersionRange(NamedTuple):
+class MetadataVersionRange(NamedTuple):
     """The metadata versions that one assignor can read."""
 
     assignor_name: str
@@ -54,20 +54,20 @@ class VersionRange(NamedTuple):
     def of_assignor(cls, assignor: SupportedAssignor) -> Self:
         return cls(assignor.name, assignor.minimum_version, assignor.maximum_version)
 
-    def contains(self, other: "VersionRange") -> bool:
+    def contains(self, other: "MetadataVersionRange") -> bool:
         """Whether this assignor reads all versions that ``other`` reads."""
         return self.minimum <= other.minimum and self.maximum >= other.maximum
 
 
-Offer: TypeAlias = tuple[VersionRange, ...]
+Offer: TypeAlias = tuple[MetadataVersionRange, ...]
 """The client-side assignors of a member, each with the metadata versions that it can read. The members of a group have
 few different offers, often only one."""
 
 
-def offered_assignor_versions(member: MemberMetadata) -> Offer:
+def offered_assignor_versions(member: MemberRecord) -> Offer:
     """The client-side assignors of ``member``, each with the metadata versions that it can read; empty if the member
     names an assignor of the coordinator instead."""
-    return tuple(map(VersionRange.of_assignor, member.client_assignors))
+    return tuple(map(MetadataVersionRange.of_assignor, member.client_assignors))
 
 
 def incompatible_assignors_error(others: Collection[Offer], changed: Offer) -> str | None:
@@ -94,10 +94,10 @@ def incompatible_assignors_error(others: Collection[Offer], changed: Offer) -> s
     )
 
 
-def _enclosing_version_range(ranges: Iterable[VersionRange]) -> VersionRange:
+def _enclosing_version_range(ranges: Iterable[MetadataVersionRange]) -> MetadataVersionRange:
     """The smallest range that contains all ``ranges``, which belong to the same assignor; 0 to 0 without ranges. Its
     name is empty."""
     known = list(ranges)
-    return VersionRange(
+    return MetadataVersionRange(
         "", min((one.minimum for one in known), default=0), max((one.maximum for one in known), default=0)
     )

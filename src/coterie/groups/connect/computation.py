@@ -1,11 +1,12 @@
 """The computation of a target assignment: which member computes it, what the assignor receives, and what is installed
 (K848C, "Assignment Process").
 
-    NoComputation ── group epoch has risen ──> MemberChosen ── Prepare ──> MemberComputing ── Install ──> NoComputation
-          ^                                         │                             │
-          └──────── the member has gone, was too slow, or its target is invalid ──┘
+    NoComputation ── group epoch has risen ──> MemberChosenToCompute ── Prepare ──> MemberComputing ── Install ──┐
+       ^  ^                                         │                             │                            │
+       │  └──────── the member has gone, was too slow, or its target is invalid ──┘                            │
+       └───────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-With a server-side assignor, CoordinatorComputing takes the place of MemberChosen and MemberComputing.
+With a server-side assignor, CoordinatorComputing takes the place of MemberChosenToCompute and MemberComputing.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from coterie.groups.connect.messages import (
     ComputationTimeoutTimer,
     ComputeTarget,
     InstallAssignment,
-    MemberMetadata,
+    MemberRecord,
     NextComputationTimer,
     PrepareAssignment,
     TargetComputed,
@@ -30,7 +31,12 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_computing_request
-from coterie.groups.connect.soft_state import CoordinatorComputing, MemberChosen, MemberComputing, NoComputation
+from coterie.groups.connect.soft_state import (
+    CoordinatorComputing,
+    MemberChosenToCompute,
+    MemberComputing,
+    NoComputation,
+)
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.target_check import target_error
 from coterie.groups.connect.turn import Turn
@@ -76,8 +82,8 @@ def begin_computation_if_due(turn: Turn) -> None:
         return
     chosen = choose_computing_member(group, able)
     if chosen is not None:
-        group.computation = MemberChosen(member_id=chosen)
-        turn.set_timer(ComputationTimeoutTimer(), turn.now_ms + computation_limit_ms(group, chosen))
+        group.computation = MemberChosenToCompute(member_id=chosen)
+        turn.set_timer(ComputationTimeoutTimer(), turn.now_ms + computation_time_limit_ms(group, chosen))
         return
     if not able:
         change_assignment_error(turn, no_able_member_error(group, name))
@@ -125,14 +131,14 @@ def end_choice_of_unable_member(turn: Turn) -> None:
     once."""
     group = turn.group
     if (
-        isinstance(group.computation, MemberChosen)
+        isinstance(group.computation, MemberChosenToCompute)
         and group.computation.member_id not in assignor_and_able_members(group)[1]
     ):
         end_computation(turn)
         group.computed_at_ms = None
 
 
-def computation_limit_ms(group: Group, member_id: MemberId) -> int:
+def computation_time_limit_ms(group: Group, member_id: MemberId) -> int:
     """The time in ms that the member has to install a target, counted from the choice of this member."""
     return min(group.settings.computation_timeout_ms, group.members[member_id].rebalance_timeout_ms)
 
@@ -216,7 +222,7 @@ def assignor_time_limit_ms(left_ms: int) -> int:
     return max(1, left_ms - left_ms // _SENDING_PART)
 
 
-def make_snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> SnapshotMember:
+def make_snapshot_member(group: Group, metadata: MemberRecord, name: str) -> SnapshotMember:
     """One member in the form that the assignor ``name`` receives."""
     member_id = metadata.member_id
     current, assignor = group.currents[member_id], offered_assignor(metadata, name)
@@ -274,7 +280,7 @@ def check_was_chosen_to_compute(group: Group, member_id: MemberId) -> None:
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when it was not, or has ended.
     """
     match group.computation:
-        case MemberChosen(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
+        case MemberChosenToCompute(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
             return
         case _:
             raise ConnectRefusal(
@@ -381,14 +387,14 @@ def install_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> 
         assignment_error="",
         next_at_ms=None if target.next_in_ms is None else turn.now_ms + target.next_in_ms,
     )
-    forget_new_target_reasons(group, epoch)
+    forget_reasons_up_to_epoch(group, epoch)
     group.failures = 0
     end_computation(turn)
     if target.next_in_ms is not None:
         turn.set_timer(NextComputationTimer(), turn.now_ms + target.next_in_ms)
 
 
-def forget_new_target_reasons(group: Group, group_epoch: GroupEpoch) -> None:
+def forget_reasons_up_to_epoch(group: Group, group_epoch: GroupEpoch) -> None:
     """Forget the reasons that a computation for ``group_epoch`` has received. Reasons that members have given since
     then stay for the next computation."""
     for member_id, given in list(group.reasons.items()):
@@ -432,7 +438,7 @@ def end_computation_of_member(turn: Turn, member_id: MemberId) -> None:
     """Called when a member has left or has joined again. If the member was chosen to compute, its computation ends, and
     another member is chosen at the end of this step."""
     match turn.group.computation:
-        case MemberChosen(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
+        case MemberChosenToCompute(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
             end_computation(turn)
             turn.group.computed_at_ms = None
         case _:
@@ -443,8 +449,8 @@ def on_computation_timeout(turn: Turn) -> None:
     """Called when the time of the chosen member is over. Its computation has failed, because it has installed no target
     in time: another member is chosen."""
     match turn.group.computation:
-        case MemberChosen(member_id=chosen) | MemberComputing(member_id=chosen):
-            timeout_ms = computation_limit_ms(turn.group, chosen)
+        case MemberChosenToCompute(member_id=chosen) | MemberComputing(member_id=chosen):
+            timeout_ms = computation_time_limit_ms(turn.group, chosen)
             fail_computation(turn, chosen, f"member {chosen} has not installed a target within {timeout_ms} ms")
         case _:
             pass

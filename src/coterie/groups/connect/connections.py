@@ -30,12 +30,12 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
                 turn.cancel_timer(ResponseHoldTimer(member_id=member_id))
                 session.connection = NotConnected()
                 if not resumes:
-                    begin_connection_grace(turn, member_id)
+                    begin_connection_grace_if_any(turn, member_id)
             case _:
                 pass  # The member has sent a request on another connection since, or has left for a short time.
 
 
-def begin_connection_grace(turn: Turn, member_id: MemberId) -> None:
+def begin_connection_grace_if_any(turn: Turn, member_id: MemberId) -> None:
     """Called when the member's connection has ended. If the member has a connection grace, the time within which it
     must send a request on another connection, store a `ConnectionClosure`, and set the timer of the grace."""
     group = turn.group
@@ -57,7 +57,7 @@ def begin_connection_grace(turn: Turn, member_id: MemberId) -> None:
     group.closures = {one: closure for one, closure in group.closures.items() if closure.closed_at_ms >= oldest_ms}
 
 
-def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
+def remove_member_unless_many_disconnected(turn: Turn, member_id: MemberId) -> None:
     """Called when the member has sent no request within its grace after its connection was closed. Remove the member:
     its process has ended. The member stays if at least two members, and at least half of the group, lost their
     connections within one grace: then a proxy may have ended."""
@@ -68,7 +68,7 @@ def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
         remove_member(
             turn,
             member_id,
-            may_run=False,
-            waits=True,
+            jobs_may_still_run=False,
+            defers_jobs=True,
             reason=f"its connection was closed, and it sent no request within {closed.grace_ms} ms",
         )

@@ -9,7 +9,7 @@ from coterie.groups.connect.messages import (
     DescribeGroupResponse,
 )
 from coterie.groups.connect.refusal import ConnectRefusal
-from coterie.groups.connect.soft_state import MemberChosen, MemberComputing
+from coterie.groups.connect.soft_state import MemberChosenToCompute, MemberComputing
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -54,7 +54,7 @@ def computing_member(group: Group) -> MemberId:
     """The member that was chosen to compute the target assignment, and has not installed it yet; NO_MEMBER if there is
     none, or the coordinator itself computes."""
     match group.computation:
-        case MemberChosen(member_id=member_id) | MemberComputing(member_id=member_id):
+        case MemberChosenToCompute(member_id=member_id) | MemberComputing(member_id=member_id):
             return member_id
         case _:
             return NO_MEMBER

@@ -2,12 +2,12 @@
 
 from coterie.groups.connect.departures import forget_departed_member
 from coterie.groups.connect.messages import (
-    ChangeResponse,
     ComputationTimeoutTimer,
     ConfigsRemoved,
     ConfiguredJobsRemoved,
     DeleteGroup,
-    ExpiryTimer,
+    EmptyGroupExpiryTimer,
+    ErrorOnlyResponse,
     GroupRemoved,
     NextComputationTimer,
 )
@@ -16,14 +16,14 @@ from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 
 
-def schedule_expiry(turn: Turn) -> None:
+def schedule_or_cancel_group_expiry(turn: Turn) -> None:
     """Set the timer of the group's expiry while the group has no members, and cancel it otherwise. After a reload the
     retention time begins again. Called at the end of each step that has written a record, and after a load."""
     group = turn.group
     if group.metadata is None or group.members:
-        turn.cancel_timer(ExpiryTimer())
-    elif ExpiryTimer() not in group.deadlines:
-        turn.set_timer(ExpiryTimer(), turn.now_ms + group.settings.empty_group_retention_ms)
+        turn.cancel_timer(EmptyGroupExpiryTimer())
+    elif EmptyGroupExpiryTimer() not in group.deadlines:
+        turn.set_timer(EmptyGroupExpiryTimer(), turn.now_ms + group.settings.empty_group_retention_ms)
 
 
 def delete_group(turn: Turn, request: DeleteGroup) -> None:
@@ -48,7 +48,7 @@ def delete_group(turn: Turn, request: DeleteGroup) -> None:
             f"{max(0, held_until_ms - turn.now_ms)} ms",
         )
     remove_group(turn, with_configs=True)
-    turn.reply(request.reply_to, ChangeResponse())
+    turn.reply(request.reply_to, ErrorOnlyResponse())
 
 
 def remove_group(turn: Turn, *, with_configs: bool) -> None:

@@ -12,7 +12,7 @@ from coterie.groups.connect.messages import (
     TargetRemoved,
     TargetWritten,
 )
-from coterie.groups.connect.revocations import update_revocations
+from coterie.groups.connect.revocations import update_revocations_and_timer
 from coterie.groups.connect.soft_state import Session
 from coterie.groups.connect.state import Group, rebuild_target_owners, share_equal_job_sets
 from coterie.groups.connect.turn import Turn
@@ -28,10 +28,10 @@ def on_loaded(turn: Turn) -> None:
     group = turn.group
     # A replayed log may contain targets that were written in part and restored by an earlier load.
     rebuild_target_owners(group)
-    last_epoch = last_group_epoch(group)
+    last_epoch = greatest_epoch_in_records(group)
     if is_last_step_incomplete(group):
         remove_incomplete_members(turn)
-        if has_partial_target(group):
+        if has_partially_written_target(group):
             set_targets_to_current_jobs(turn)
         turn.change_group_record(group_epoch=GroupEpoch(last_epoch + 1))
     share_equal_job_sets(group)
@@ -41,13 +41,13 @@ def on_loaded(turn: Turn) -> None:
         ends_at_ms = turn.now_ms + metadata.session_timeout_ms
         group.sessions[member_id] = Session(request_number=current.request_number, ends_at_ms=ends_at_ms)
         turn.set_timer(SessionTimer(member_id=member_id), ends_at_ms)
-        update_revocations(turn, member_id)
+        update_revocations_and_timer(turn, member_id)
     set_timers_of_departed_members(turn)
     if group.metadata is not None and group.metadata.next_at_ms is not None:
         turn.set_timer(NextComputationTimer(), max(turn.now_ms, group.metadata.next_at_ms))
 
 
-def last_group_epoch(group: Group) -> GroupEpoch:
+def greatest_epoch_in_records(group: Group) -> GroupEpoch:
     """The greatest epoch in any record: no later step may use it again."""
     epochs = [group.group_epoch, group.assignment_epoch]
     epochs += [one.group_epoch for one in group.members.values()]
@@ -65,13 +65,13 @@ def is_last_step_incomplete(group: Group) -> bool:
     if group.metadata is None:
         return bool(ids or group.departed or group.configured)
     return (
-        last_group_epoch(group) > group.group_epoch
-        or has_partial_target(group)
+        greatest_epoch_in_records(group) > group.group_epoch
+        or has_partially_written_target(group)
         or targets_differ_from_configured(group)
     )
 
 
-def has_partial_target(group: Group) -> bool:
+def has_partially_written_target(group: Group) -> bool:
     """Whether the records of a target assignment were written, but not the group record that completes them."""
     return any(one.assignment_epoch > group.assignment_epoch for one in group.targets.values())
 

@@ -11,10 +11,10 @@ from coterie.groups.connect.messages import (
     CurrentAssignment,
     CurrentAssignmentRemoved,
     DepartedMemberRemoved,
-    GroupMetadata,
+    GroupRecord,
     GroupRemoved,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     MemberRemoved,
     Record,
     TargetRemoved,
@@ -25,15 +25,15 @@ from coterie.groups.connect.records import (
     decode_configured_jobs,
     decode_current_assignment,
     decode_departed_member,
-    decode_group_metadata,
-    decode_member_metadata,
+    decode_group_record,
+    decode_member_record,
     decode_target,
     encode_configs,
     encode_configured_jobs,
     encode_current_assignment,
     encode_departed_member,
-    encode_group_metadata,
-    encode_member_metadata,
+    encode_group_record,
+    encode_member_record,
     encode_target,
 )
 from coterie.nouns.ids import GroupId, MemberId
@@ -53,13 +53,13 @@ class KeyVersion(IntEnum):
 
 
 _OF_GROUP: Mapping[int, tuple[Callable[[bytes], Record], Record]] = {
-    KeyVersion.GROUP: (decode_group_metadata, GroupRemoved()),
+    KeyVersion.GROUP: (decode_group_record, GroupRemoved()),
     KeyVersion.CONFIGURED: (decode_configured_jobs, ConfiguredJobsRemoved()),
     KeyVersion.CONFIGS: (decode_configs, ConfigsRemoved()),
 }
 """By the version of a key that contains the group id only: the decoder of the value, and the tombstone."""
 _OF_MEMBER: Mapping[int, tuple[Callable[[MemberId, bytes], Record], Callable[[MemberId], Record]]] = {
-    KeyVersion.MEMBER: (decode_member_metadata, lambda member_id: MemberRemoved(member_id=member_id)),
+    KeyVersion.MEMBER: (decode_member_record, lambda member_id: MemberRemoved(member_id=member_id)),
     KeyVersion.TARGET: (decode_target, lambda member_id: TargetRemoved(member_id=member_id)),
     KeyVersion.CURRENT: (decode_current_assignment, lambda member_id: CurrentAssignmentRemoved(member_id=member_id)),
     KeyVersion.DEPARTED: (decode_departed_member, lambda member_id: DepartedMemberRemoved(member_id=member_id)),
@@ -75,10 +75,10 @@ def encode_record(group_id: GroupId, record: Record) -> tuple[bytes, bytes | Non
             return _encode_key(KeyVersion.CURRENT, group_id, member_id), encode_current_assignment(record)
         case TargetWritten(member_id=member_id):
             return _encode_key(KeyVersion.TARGET, group_id, member_id), encode_target(record)
-        case GroupMetadata():
-            return _encode_key(KeyVersion.GROUP, group_id), encode_group_metadata(record)
-        case MemberMetadata(member_id=member_id):
-            return _encode_key(KeyVersion.MEMBER, group_id, member_id), encode_member_metadata(record)
+        case GroupRecord():
+            return _encode_key(KeyVersion.GROUP, group_id), encode_group_record(record)
+        case MemberRecord(member_id=member_id):
+            return _encode_key(KeyVersion.MEMBER, group_id, member_id), encode_member_record(record)
         case MemberDeparted(member_id=member_id):
             return _encode_key(KeyVersion.DEPARTED, group_id, member_id), encode_departed_member(record)
         case ConfiguredJobsWritten():

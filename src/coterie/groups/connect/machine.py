@@ -15,9 +15,8 @@ its jobs *held* until its session would have ended.
 Where the draft is silent or contradicts itself, `docs/protocol/deviations.md` lists what this machine does and why.
 """
 
-from coterie.engine.output import Output
 from coterie.groups.connect.answers import (
-    apply_shorter_session_timeout,
+    apply_confirmed_shorter_session_timeout,
     end_step,
     renew_session,
     repeat_response_if_nothing_changed,
@@ -29,10 +28,10 @@ from coterie.groups.connect.computation import (
     on_prepare_assignment,
     on_target_computed,
 )
-from coterie.groups.connect.connections import on_connection_closed, on_connection_grace_over
+from coterie.groups.connect.connections import on_connection_closed, remove_member_unless_many_disconnected
 from coterie.groups.connect.departures import release_held_jobs
 from coterie.groups.connect.description import on_describe_group
-from coterie.groups.connect.emptiness import delete_group, remove_group, schedule_expiry
+from coterie.groups.connect.emptiness import delete_group, remove_group, schedule_or_cancel_group_expiry
 from coterie.groups.connect.loading import on_loaded
 from coterie.groups.connect.membership import (
     check_request_number,
@@ -41,24 +40,24 @@ from coterie.groups.connect.membership import (
     on_leave,
     remove_member,
     respond_to_held_heartbeat,
-    store_configured_jobs,
+    store_configured_jobs_of_leader,
     store_new_target_reasons,
     update_member_metadata,
 )
 from coterie.groups.connect.messages import (
-    ChangeResponse,
-    CheckOffsetRequest,
+    CheckOffsetAccess,
     ComputationTimeoutTimer,
     ConfigsRemoved,
     ConfigsWritten,
     ConnectionClosed,
     ConnectionGraceTimer,
+    ConnectOutput,
     DeleteGroup,
     DescribeGroup,
     DescribeGroupResponse,
-    Effect,
+    EmptyGroupExpiryTimer,
+    ErrorOnlyResponse,
     Event,
-    ExpiryTimer,
     GroupLoaded,
     Heartbeat,
     HeldJobsTimer,
@@ -66,8 +65,7 @@ from coterie.groups.connect.messages import (
     NextComputationTimer,
     PrepareAssignment,
     RebalanceDelayTimer,
-    Record,
-    ReleaseHold,
+    ReleaseHeldResponse,
     RemoveMember,
     Request,
     Response,
@@ -80,7 +78,7 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_heartbeat, check_member, check_offset_request
-from coterie.groups.connect.revocations import late_revocation_reason
+from coterie.groups.connect.revocations import late_revocation_removal_reason
 from coterie.groups.connect.soft_state import Connected
 from coterie.groups.connect.state import Group, check_invariants
 from coterie.groups.connect.turn import Turn
@@ -90,7 +88,7 @@ from coterie.nouns.connect_groups import JOIN, HeartbeatResponse, InstallAssignm
 from coterie.nouns.ids import MemberEpoch, MemberId
 
 
-def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
+def step(group: Group, event: Event, *, now_ms: int) -> ConnectOutput:
     """Process one event: change the group's state and return the records and effects. The caller appends the records
     and, once they are durable, performs the effects in order.
 
@@ -100,24 +98,24 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
     match event:
         case Heartbeat() | PrepareAssignment() | InstallAssignment():
             respond_or_refuse(turn, event)
-        case DescribeGroup() | CheckOffsetRequest() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
+        case DescribeGroup() | CheckOffsetAccess() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
             respond_or_refuse(turn, event)
         case TimerFired(key=key):
             end_step(turn, on_timer(turn, key), may_hold=False)
         case TargetComputed():
             on_target_computed(turn, event)
             end_step(turn, None)
-        case ReleaseHold():
-            end_step(turn, on_release_hold(turn, event), may_hold=False)
+        case ReleaseHeldResponse():
+            end_step(turn, take_heartbeat_to_answer_now(turn, event), may_hold=False)
         case ConnectionClosed():
             on_connection_closed(turn, event)
         case GroupLoaded():
             on_loaded(turn)
             end_step(turn, None)
     if turn.records or isinstance(event, GroupLoaded):
-        schedule_expiry(turn)
+        schedule_or_cancel_group_expiry(turn)
     check_invariants(group)
-    return Output(records=tuple(turn.records), effects=tuple(turn.effects))
+    return ConnectOutput(records=tuple(turn.records), effects=tuple(turn.effects), removals=tuple(turn.removals))
 
 
 def respond_or_refuse(turn: Turn, request: Request) -> None:
@@ -141,9 +139,9 @@ def on_request(turn: Turn, request: Request) -> None:
         case DescribeGroup():
             on_describe_group(turn, request)
             return
-        case CheckOffsetRequest():
+        case CheckOffsetAccess():
             check_offset_request(turn.group, request)
-            turn.reply(request.reply_to, ChangeResponse())
+            turn.reply(request.reply_to, ErrorOnlyResponse())
             return
         case PrepareAssignment():
             on_prepare_assignment(turn, request)
@@ -151,11 +149,11 @@ def on_request(turn: Turn, request: Request) -> None:
             on_install_assignment(turn, request)
         case RemoveMember():
             removed = member_to_remove(turn.group, request)
-            remove_member(turn, removed, may_run=True, waits=True, reason="an operator has removed it")
-            turn.reply(request.reply_to, ChangeResponse())
+            remove_member(turn, removed, jobs_may_still_run=True, defers_jobs=True, reason="an operator has removed it")
+            turn.reply(request.reply_to, ErrorOnlyResponse())
         case SetGroupConfigs():
             turn.write(ConfigsWritten(configs=request.configs) if request.configs else ConfigsRemoved())
-            turn.reply(request.reply_to, ChangeResponse())
+            turn.reply(request.reply_to, ErrorOnlyResponse())
         case DeleteGroup():
             delete_group(turn, request)
             return
@@ -181,15 +179,15 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     if request.member_epoch == JOIN:
         on_join(turn, request)
     else:
-        check_member_epoch(group, request)
+        check_epoch_and_owned_jobs(group, request)
         update_member_metadata(turn, request)
     accept_heartbeat(turn, request)
     store_new_target_reasons(turn, request)
-    store_configured_jobs(turn, request)
+    store_configured_jobs_of_leader(turn, request)
     end_step(turn, request)
 
 
-def check_member_epoch(group: Group, request: Heartbeat) -> None:
+def check_epoch_and_owned_jobs(group: Group, request: Heartbeat) -> None:
     """Check that the sender is a member, that the request is newer than the last one, that its member epoch is the
     member's, and that each owned job in it is assigned to the member, or revoked and not given back yet. The previous
     epoch is accepted with a list of owned jobs: the response with the new epoch may have been lost, or may have crossed
@@ -221,7 +219,7 @@ def accept_heartbeat(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
-    apply_shorter_session_timeout(turn, request)
+    apply_confirmed_shorter_session_timeout(turn, request)
     if session.held_heartbeat is not None:
         # The member acts only on the response to its newest request, so this one contains nothing new.
         respond_to_held_heartbeat(
@@ -243,7 +241,7 @@ def accept_heartbeat(turn: Turn, request: Heartbeat) -> None:
     renew_session(turn, member_id)
 
 
-def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
+def take_heartbeat_to_answer_now(turn: Turn, event: ReleaseHeldResponse) -> Heartbeat | None:
     """Remove the held heartbeat to which ``event`` orders a response, and return it; None if it was answered
     meanwhile."""
     session = turn.group.sessions.get(event.member_id)
@@ -279,11 +277,17 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
         case SessionTimer(member_id=member_id):
             timeout_ms = group.members[member_id].session_timeout_ms
             reason = f"for {timeout_ms} ms (its session timeout) it sent no request that the coordinator accepted"
-            remove_member(turn, member_id, may_run=False, waits=True, reason=reason)
+            remove_member(turn, member_id, jobs_may_still_run=False, defers_jobs=True, reason=reason)
         case RevocationTimer(member_id=member_id):
-            remove_member(turn, member_id, may_run=True, waits=True, reason=late_revocation_reason(turn, member_id))
+            remove_member(
+                turn,
+                member_id,
+                jobs_may_still_run=True,
+                defers_jobs=True,
+                reason=late_revocation_removal_reason(turn, member_id),
+            )
         case ConnectionGraceTimer(member_id=member_id):
-            on_connection_grace_over(turn, member_id)
+            remove_member_unless_many_disconnected(turn, member_id)
         case HeldJobsTimer(member_id=member_id):
             release_held_jobs(turn, member_id)
         case RebalanceDelayTimer():
@@ -292,7 +296,7 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
             on_next_computation_timer(turn)
         case ComputationTimeoutTimer():
             on_computation_timeout(turn)
-        case ExpiryTimer():
+        case EmptyGroupExpiryTimer():
             remove_group(turn, with_configs=False)
     return None
 
@@ -312,5 +316,5 @@ def refusal_response(request: Request, error: ConnectErrorCode, message: str | N
             return InstallAssignmentResponse(error=error, message=message)
         case DescribeGroup():
             return DescribeGroupResponse(error=error, message=message)
-        case CheckOffsetRequest() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
-            return ChangeResponse(error=error, message=message)
+        case CheckOffsetAccess() | RemoveMember() | SetGroupConfigs() | DeleteGroup():
+            return ErrorOnlyResponse(error=error, message=message)

@@ -15,8 +15,9 @@ from coterie.groups.connect.messages import (
     Heartbeat,
     HeldJobsTimer,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     MemberRemoved,
+    Removal,
     RemoveMember,
     ResponseHoldTimer,
     RevocationTimer,
@@ -26,7 +27,7 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_member
-from coterie.groups.connect.revocations import update_revocations
+from coterie.groups.connect.revocations import update_revocations_and_timer
 from coterie.groups.connect.soft_state import NewTargetReason, NoComputation, NotConnected, Session
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
@@ -92,7 +93,7 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
             ConnectErrorCode.GROUP_MAX_SIZE_REACHED,
             f"group {group.group_id} is full: group.connect.max.size is {group.settings.group_size_max} members",
         )
-    metadata = metadata_from_join(turn, request)
+    metadata = member_record_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
     returned = returning_member(group, request)
@@ -145,7 +146,7 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
             f"member {member_id} joined with the instance id {before.instance_id}, and joins again with "
             f"{request.instance_id}; restart the worker, so that it joins with another member id",
         )
-    metadata = metadata_from_join(turn, request)
+    metadata = member_record_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
     is_changed = is_target_affected(before, metadata) or requests_new_target(request)
@@ -154,7 +155,10 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
     if is_changed or not (is_repeated or was_away):
         turn.bump_group_epoch()
     metadata = replace(
-        metadata, group_epoch=turn.new_group_epoch, joined_epoch=before.joined_epoch, former=former_jobs(group, before)
+        metadata,
+        group_epoch=turn.new_group_epoch,
+        joined_epoch=before.joined_epoch,
+        former=jobs_deferred_until_return(group, before),
     )
     if metadata != replace(before, group_epoch=metadata.group_epoch):
         turn.write(metadata)
@@ -164,7 +168,7 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
                 member_id=member_id, member_epoch=JOIN, previous_epoch=JOIN, request_number=request.request_number
             )
         )
-        update_revocations(turn, member_id)
+        update_revocations_and_timer(turn, member_id)
         group.failed_members.discard(member_id)
         end_computation_of_member(turn, member_id)  # it no longer computes
         end_pause_after_failures(turn)
@@ -178,7 +182,7 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
     """
     group = turn.group
     before, target = group.members[holder], group.targets[holder]
-    metadata = metadata_from_join(turn, request)
+    metadata = member_record_from_join(turn, request)
     check_assignors(group, metadata, instead_of=holder)
     check_config_topic(group, request)
     if is_target_affected(before, metadata) or requests_new_target(request):
@@ -191,7 +195,7 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
             metadata,
             group_epoch=turn.new_group_epoch,
             joined_epoch=before.joined_epoch,
-            former=former_jobs(group, before),
+            former=jobs_deferred_until_return(group, before),
         )
     )
     turn.write(
@@ -221,12 +225,12 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
     return None
 
 
-def metadata_from_join(turn: Turn, request: Heartbeat) -> MemberMetadata:
+def member_record_from_join(turn: Turn, request: Heartbeat) -> MemberRecord:
     """The metadata in ``request``, a join, with the group's session timeout. ``group_epoch`` and ``joined_epoch`` are
     the group epoch before this step; the caller replaces them."""
     group = turn.group
     assert request.rebalance_timeout_ms is not None
-    return MemberMetadata(
+    return MemberRecord(
         member_id=request.member_id,
         group_epoch=group.group_epoch,
         joined_epoch=group.group_epoch,
@@ -286,7 +290,7 @@ def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
             "worker must join with another member id",
         )
     if before.former:
-        changes["former"] = former_jobs(group, before)
+        changes["former"] = jobs_deferred_until_return(group, before)
     if not changes:
         return  # as in most heartbeats
     metadata = replace(before, **changes)  # type: ignore[arg-type]
@@ -301,12 +305,12 @@ def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
         turn.write(replace(metadata, group_epoch=turn.new_group_epoch))
 
 
-def former_jobs(group: Group, metadata: MemberMetadata) -> Jobs:
+def jobs_deferred_until_return(group: Group, metadata: MemberRecord) -> Jobs:
     """The jobs that were deferred for a member that has returned; empty after the next target was computed."""
     return metadata.former if metadata.group_epoch > group.assignment_epoch else NO_JOBS
 
 
-def is_target_affected(before: MemberMetadata, after: MemberMetadata) -> bool:
+def is_target_affected(before: MemberRecord, after: MemberRecord) -> bool:
     """Whether the change of a member's metadata requires a new target assignment."""
     return (before.client_assignors, before.server_assignor, before.claims, before.draining) != (
         after.client_assignors,
@@ -337,7 +341,7 @@ def store_new_target_reasons(turn: Turn, request: Heartbeat) -> None:
             given[one.name] = NewTargetReason(reason=one.reason, group_epoch=turn.new_group_epoch)
 
 
-def store_configured_jobs(turn: Turn, request: Heartbeat) -> None:
+def store_configured_jobs_of_leader(turn: Turn, request: Heartbeat) -> None:
     """Store the configured jobs that the leader reports. The group epoch rises if the jobs differ from those of an
     earlier report. A report of another member is ignored, and so is a report that equals the same leader's last one or
     has a lower config offset. If the group has no leader, one is appointed first."""
@@ -345,7 +349,7 @@ def store_configured_jobs(turn: Turn, request: Heartbeat) -> None:
     reported = request.configured
     if reported is None:
         return
-    turn.appoint_leader()
+    turn.appoint_leader_if_missing()
     if request.member_id != turn.new_leader:
         return
     known, topic_id = group.configured, group.sessions[request.member_id].config_topic_id
@@ -389,9 +393,11 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
     check_request_number(request, group.sessions[member_id].request_number)
     current = group.currents[member_id]
     if request.member_epoch == LEAVE:
-        remove_member(turn, member_id, may_run=False, waits=False, reason="it has left")
+        remove_member(turn, member_id, jobs_may_still_run=False, defers_jobs=False, reason="it has left")
     elif group.members[member_id].instance_id is None:
-        remove_member(turn, member_id, may_run=False, waits=True, reason="it has left for a short time")
+        remove_member(
+            turn, member_id, jobs_may_still_run=False, defers_jobs=True, reason="it has left for a short time"
+        )
     else:
         session = group.sessions[member_id]
         session.request_number = max(session.request_number, request.request_number)
@@ -407,7 +413,7 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
             )
         )
         respond_to_held_heartbeat(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
-        update_revocations(turn, member_id)
+        update_revocations_and_timer(turn, member_id)
         session.connection = NotConnected()
         turn.cancel_timer(ConnectionGraceTimer(member_id=member_id))
         end_computation_of_member(turn, member_id)
@@ -432,32 +438,34 @@ def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
     turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
 
 
-def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool, reason: str) -> None:
-    """Remove a member; the group epoch rises. If its jobs may still run on its worker (``may_run``), no other member
-    gets them until its session would have ended. If the group ``waits`` for the member's return, its jobs are deferred.
-    A held heartbeat of the member gets UNKNOWN_MEMBER_ID. ``reason`` is for its worker and for operators."""
+def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, defers_jobs: bool, reason: str) -> None:
+    """Remove a member; the group epoch rises. If its jobs may still run on its worker (``jobs_may_still_run``), no
+    other member gets them until its session would have ended. If the group ``defers_jobs`` for the member's return, its
+    jobs are deferred. A held heartbeat of the member gets UNKNOWN_MEMBER_ID. ``reason`` is for its worker and for
+    operators."""
     group = turn.group
     metadata, current, session = group.members[member_id], group.currents[member_id], group.sessions[member_id]
-    held = current.held_jobs if may_run else NO_JOBS
+    held = current.held_jobs if jobs_may_still_run else NO_JOBS
     jobs = NO_JOBS
-    if waits:
+    if defers_jobs:
         # A static member that left for a short time has no jobs: the jobs of its target wait for it.
         jobs = group.targets[member_id].target.jobs if current.member_epoch == LEAVE_BRIEFLY else current.assigned
+    departed = None
     if held or jobs:
-        turn.write(
-            MemberDeparted(
-                member_id=member_id,
-                instance_id=metadata.instance_id,
-                url=metadata.url,
-                jobs=jobs,
-                held=held,
-                held_until_ms=session.ends_at_ms,
-                left_at_ms=turn.now_ms,
-                deadline_ms=None,
-                request_number=session.request_number,
-                reason=reason,
-            )
+        departed = MemberDeparted(
+            member_id=member_id,
+            instance_id=metadata.instance_id,
+            url=metadata.url,
+            jobs=jobs,
+            held=held,
+            held_until_ms=session.ends_at_ms,
+            left_at_ms=turn.now_ms,
+            deadline_ms=None,
+            request_number=session.request_number,
+            reason=reason,
         )
+        turn.write(departed)
+    turn.removals.append(Removal(member_id=member_id, url=metadata.url, reason=reason, departed=departed))
     turn.bump_group_epoch()
     message = f"member {member_id} is not in the group any more: {reason}"
     respond_to_held_heartbeat(
@@ -532,7 +540,7 @@ def check_request_number(request: Heartbeat, last: int) -> None:
         )
 
 
-def check_assignors(group: Group, metadata: MemberMetadata, *, instead_of: MemberId | None = None) -> None:
+def check_assignors(group: Group, metadata: MemberRecord, *, instead_of: MemberId | None = None) -> None:
     """Check that the group can work with the assignors in ``metadata``, those of a new member or of a member with new
     metadata. ``instead_of`` is the member that a new member replaces; its assignors do not count.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from coterie.engine.output import Output
 from coterie.groups import effects
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -197,7 +198,7 @@ class RemoveMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOffsetRequest:
+class CheckOffsetAccess:
     """Asks whether a client may commit or fetch offsets of the group now: the group's epochs fence both (KIP-848). The
     machine of a connect group does not keep the offsets themselves."""
 
@@ -223,7 +224,7 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseHold:
+class ReleaseHeldResponse:
     """The response to this heartbeat of the member must be sent now: another request follows on the same connection."""
 
     reply_to: ReplyTo
@@ -250,20 +251,20 @@ Request: TypeAlias = (
     | PrepareAssignment
     | InstallAssignment
     | DescribeGroup
-    | CheckOffsetRequest
+    | CheckOffsetAccess
     | RemoveMember
     | SetGroupConfigs
     | DeleteGroup
 )
-Notification: TypeAlias = GroupLoaded | TargetComputed | ReleaseHold | ConnectionClosed
+Notification: TypeAlias = GroupLoaded | TargetComputed | ReleaseHeldResponse | ConnectionClosed
 
 # -- records of the group's log: each contains the whole state of its key ---------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMetadata:
+class GroupRecord:
     """The state of the group as a whole (key version 3). It is the last record of every step that writes a target
-    assignment or an epoch. So a `TargetWritten` with a later epoch than the last `GroupMetadata` belongs to a step that
+    assignment or an epoch. So a `TargetWritten` with a later epoch than the last `GroupRecord` belongs to a step that
     was not written completely."""
 
     group_epoch: GroupEpoch
@@ -290,7 +291,7 @@ class ConfiguredJobsWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberMetadata:
+class MemberRecord:
     """The metadata that a member has sent in its requests (key version 5)."""
 
     member_id: MemberId
@@ -425,11 +426,11 @@ class ConfigsRemoved:
 
 
 Record: TypeAlias = (
-    GroupMetadata
+    GroupRecord
     | GroupRemoved
     | ConfiguredJobsWritten
     | ConfiguredJobsRemoved
-    | MemberMetadata
+    | MemberRecord
     | MemberRemoved
     | TargetWritten
     | TargetRemoved
@@ -445,8 +446,8 @@ Record: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResponse:
-    """The response to RemoveMember, SetGroupConfigs, DeleteGroup and CheckOffsetRequest."""
+class ErrorOnlyResponse:
+    """The response to RemoveMember, SetGroupConfigs, DeleteGroup and CheckOffsetAccess."""
 
     error: ConnectErrorCode = ConnectErrorCode.NONE
     message: str | None = None
@@ -456,7 +457,7 @@ class ChangeResponse:
 class DescribedMember:
     """One member in the response to ConnectGroupDescribe."""
 
-    metadata: MemberMetadata
+    metadata: MemberRecord
     member_epoch: MemberEpoch
     state: MemberState
     config_offset: ConfigOffset
@@ -501,7 +502,11 @@ class DescribeGroupResponse:
 
 
 Response: TypeAlias = (
-    HeartbeatResponse | PrepareAssignmentResponse | InstallAssignmentResponse | ChangeResponse | DescribeGroupResponse
+    HeartbeatResponse
+    | PrepareAssignmentResponse
+    | InstallAssignmentResponse
+    | ErrorOnlyResponse
+    | DescribeGroupResponse
 )
 
 
@@ -570,7 +575,7 @@ class ComputationTimeoutTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiryTimer:
+class EmptyGroupExpiryTimer:
     """Key of the timer that fires when the group has had no members for the retention time: the group is removed."""
 
 
@@ -583,8 +588,27 @@ TimerKey: TypeAlias = (
     | RebalanceDelayTimer
     | NextComputationTimer
     | ComputationTimeoutTimer
-    | ExpiryTimer
+    | EmptyGroupExpiryTimer
 )
 
 Event: TypeAlias = Request | TimerFired[TimerKey] | Notification
 Effect: TypeAlias = effects.Effect[Response, TimerKey] | ComputeTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """A step has removed a member: what the broker's log says about it."""
+
+    member_id: MemberId
+    url: WorkerUrl
+    reason: str
+    """Why the member has left, or was removed."""
+    departed: MemberDeparted | None
+    """The record of the departed member; None if no job waits for it or may still run on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOutput(Output[Record, Effect]):
+    """The result of one step, with the members that it has removed."""
+
+    removals: tuple[Removal, ...] = ()

@@ -45,12 +45,12 @@ def read_jobs(reader: Reader) -> Jobs:
     connectors = reader.compact_array(reader.compact_string, element_size_min=_NAME_SIZE_MIN)
     tasks: set[ConnectorTaskId] = set()
 
-    def read_tasks() -> None:
+    def read_tasks_of_connector() -> None:
         name = ConnectorName(reader.compact_string())
         tasks.update(ConnectorTaskId(name, number) for number in reader.compact_int32_array())
         reader.skip_tagged_fields()
 
-    reader.compact_array(read_tasks, element_size_min=_TASKS_SIZE_MIN)
+    reader.compact_array(read_tasks_of_connector, element_size_min=_TASKS_SIZE_MIN)
     reader.skip_tagged_fields()
     if not connectors and not tasks:
         return NO_JOBS
@@ -107,11 +107,11 @@ def write_unplaceable_jobs(writer: Writer, unplaceable: tuple[UnplaceableJobs, .
 def read_unplaceable_jobs(reader: Reader) -> tuple[UnplaceableJobs, ...]:
     """Read an array of UnplaceableJobs."""
 
-    def element() -> UnplaceableJobs:
+    def read_element() -> UnplaceableJobs:
         reason = reader.compact_string()
         return UnplaceableJobs(reason=reason, jobs=read_jobs(reader))
 
-    return tuple(reader.compact_array(element, element_size_min=_UNPLACEABLE_SIZE_MIN))
+    return tuple(reader.compact_array(read_element, element_size_min=_UNPLACEABLE_SIZE_MIN))
 
 
 def _task_numbers_by_connector(tasks: Iterable[ConnectorTaskId]) -> Mapping[ConnectorName, list[int]]:
@@ -141,7 +141,7 @@ def write_assignors(writer: Writer, assignors: tuple[SupportedAssignor, ...]) ->
 def read_assignors(reader: Reader) -> tuple[SupportedAssignor, ...]:
     """Read an array of Assignor."""
 
-    def element() -> SupportedAssignor:
+    def read_element() -> SupportedAssignor:
         assignor = SupportedAssignor(
             name=reader.compact_string(),
             minimum_version=reader.int16(),
@@ -153,7 +153,7 @@ def read_assignors(reader: Reader) -> tuple[SupportedAssignor, ...]:
         reader.skip_tagged_fields()
         return assignor
 
-    return tuple(reader.compact_array(element, element_size_min=_ASSIGNOR_SIZE_MIN))
+    return tuple(reader.compact_array(read_element, element_size_min=_ASSIGNOR_SIZE_MIN))
 
 
 def write_configs(writer: Writer, configs: Mapping[str, str]) -> None:
@@ -171,12 +171,12 @@ def read_configs(reader: Reader) -> dict[str, str]:
     :raises WireError: when it is malformed, or contains a name twice.
     """
 
-    def element() -> tuple[str, str]:
+    def read_element() -> tuple[str, str]:
         config = reader.compact_string(), reader.compact_string()
         reader.skip_tagged_fields()
         return config
 
-    found = reader.compact_array(element, element_size_min=_CONFIG_SIZE_MIN)
+    found = reader.compact_array(read_element, element_size_min=_CONFIG_SIZE_MIN)
     configs = dict(found)
     if len(configs) < len(found):
         name = next(name for name, count in Counter(name for name, _ in found).items() if count > 1)

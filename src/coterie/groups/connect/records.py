@@ -13,9 +13,9 @@ from coterie.groups.connect.messages import (
     ConfigsWritten,
     ConfiguredJobsWritten,
     CurrentAssignment,
-    GroupMetadata,
+    GroupRecord,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     TargetWritten,
 )
 from coterie.groups.connect.record_structs import (
@@ -72,8 +72,8 @@ _ASSIGNMENT_ERROR = _string_field(4)
 _NEXT_AT_MS = TaggedField(tag=5, write=Writer.int64, read=Reader.int64, default=_NO_TIME)
 
 
-def encode_group_metadata(record: GroupMetadata) -> bytes:
-    """The encoded value of a `GroupMetadata` record, whose key has version 3."""
+def encode_group_record(record: GroupRecord) -> bytes:
+    """The encoded value of a `GroupRecord` record, whose key has version 3."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     tagged = TaggedFieldsWriter()
@@ -87,8 +87,8 @@ def encode_group_metadata(record: GroupMetadata) -> bytes:
     return writer.getvalue()
 
 
-def decode_group_metadata(data: bytes) -> GroupMetadata:
-    """The `GroupMetadata` record with the encoded value ``data``.
+def decode_group_record(data: bytes) -> GroupRecord:
+    """The `GroupRecord` record with the encoded value ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -97,7 +97,7 @@ def decode_group_metadata(data: bytes) -> GroupMetadata:
     tagged = TaggedFieldsReader(reader, last_known_field=_NEXT_AT_MS)
     reader.expect_end()
     leader = tagged.value(_LEADER_ID)
-    return GroupMetadata(
+    return GroupRecord(
         group_epoch=group_epoch,
         assignment_epoch=GroupEpoch(tagged.value(_ASSIGNMENT_EPOCH)),
         leader=None if leader is None else MemberId(leader),
@@ -160,8 +160,8 @@ _DRAINING = TaggedField(tag=8, write=Writer.boolean, read=Reader.boolean, defaul
 _FORMER = TaggedField(tag=9, write=write_jobs, read=read_jobs, default=NO_JOBS)
 
 
-def encode_member_metadata(record: MemberMetadata) -> bytes:
-    """The encoded value of a `MemberMetadata` record, whose key has version 5."""
+def encode_member_record(record: MemberRecord) -> bytes:
+    """The encoded value of a `MemberRecord` record, whose key has version 5."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     writer.compact_nullable_string(record.instance_id)
@@ -183,8 +183,8 @@ def encode_member_metadata(record: MemberMetadata) -> bytes:
     return writer.getvalue()
 
 
-def decode_member_metadata(member_id: MemberId, data: bytes) -> MemberMetadata:
-    """The `MemberMetadata` record with the encoded value ``data``; the record's key contains ``member_id``.
+def decode_member_record(member_id: MemberId, data: bytes) -> MemberRecord:
+    """The `MemberRecord` record with the encoded value ``data``; the record's key contains ``member_id``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -196,7 +196,7 @@ def decode_member_metadata(member_id: MemberId, data: bytes) -> MemberMetadata:
     client_assignors = read_assignors(reader)
     tagged = TaggedFieldsReader(reader, last_known_field=_FORMER)
     reader.expect_end()
-    return MemberMetadata(
+    return MemberRecord(
         member_id=member_id,
         group_epoch=group_epoch,
         joined_epoch=GroupEpoch(tagged.value(_JOINED_EPOCH)),

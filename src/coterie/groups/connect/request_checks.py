@@ -1,6 +1,6 @@
 """The checks of requests that do not depend on the other members (K848C, "Request Validation")."""
 
-from coterie.groups.connect.messages import CheckOffsetRequest, Heartbeat, InstallAssignment, PrepareAssignment
+from coterie.groups.connect.messages import CheckOffsetAccess, Heartbeat, InstallAssignment, PrepareAssignment
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -144,7 +144,7 @@ def check_member(group: Group, member_id: MemberId) -> None:
         )
 
 
-def check_offset_request(group: Group, request: CheckOffsetRequest) -> None:
+def check_offset_request(group: Group, request: CheckOffsetAccess) -> None:
     """Check that the sender may commit or fetch offsets: a member with its member epoch; or a client that is not a
     member, for a commit only while the group has no members (KIP-848).
 

@@ -9,7 +9,7 @@ from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import MemberId
 
 
-def update_revocations(turn: Turn, member_id: MemberId) -> None:
+def update_revocations_and_timer(turn: Turn, member_id: MemberId) -> None:
     """Called when the jobs that the member has to give back may have changed. Store for each of these jobs when it was
     revoked, and set the timer to the rebalance timeout after the oldest revocation; without such jobs, cancel it."""
     group = turn.group
@@ -33,7 +33,7 @@ def update_revocations(turn: Turn, member_id: MemberId) -> None:
         turn.set_timer(timer, deadline_ms)
 
 
-def late_revocation_reason(turn: Turn, member_id: MemberId) -> str:
+def late_revocation_removal_reason(turn: Turn, member_id: MemberId) -> str:
     """Why the member is removed: it has not given back jobs within its rebalance timeout. For the member's worker, and
     for the operator."""
     group = turn.group

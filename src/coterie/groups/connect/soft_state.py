@@ -21,7 +21,7 @@ class NoComputation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemberChosen:
+class MemberChosenToCompute:
     """A member was chosen to compute the target assignment, and has not asked for the state of the group yet."""
 
     member_id: MemberId
@@ -43,7 +43,7 @@ class CoordinatorComputing:
     snapshot: GroupSnapshot
 
 
-Computation: TypeAlias = NoComputation | MemberChosen | MemberComputing | CoordinatorComputing
+Computation: TypeAlias = NoComputation | MemberChosenToCompute | MemberComputing | CoordinatorComputing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class ResponseContents(NamedTuple):
     leader_epoch: LeaderEpoch
     leader_url: WorkerUrl
     session_timeout_ms: int
-    chosen_computation: MemberChosen | None
+    chosen_computation: MemberChosenToCompute | None
     """The computation for which the member was chosen, until it has requested the state of the group."""
 
     def has_news_since(self, sent: "ResponseContents | None") -> bool:

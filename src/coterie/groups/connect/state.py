@@ -21,11 +21,11 @@ from coterie.groups.connect.messages import (
     CurrentAssignment,
     CurrentAssignmentRemoved,
     DepartedMemberRemoved,
-    GroupMetadata,
+    GroupRecord,
     GroupRemoved,
     GroupState,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     MemberRemoved,
     Record,
     TargetRemoved,
@@ -36,7 +36,7 @@ from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.soft_state import (
     Computation,
     ConnectionClosure,
-    MemberChosen,
+    MemberChosenToCompute,
     MemberComputing,
     NewTargetReason,
     NoComputation,
@@ -63,11 +63,11 @@ class Group:
         self.group_id = group_id
         self._broker_settings = broker_settings
         # hard state: written to the log
-        self.metadata: GroupMetadata | None = None
+        self.metadata: GroupRecord | None = None
         """The last group record; None for a group that does not exist or has only configs."""
         self.configured: ConfiguredJobsWritten | None = None
         """None before the first leader has reported the configured jobs."""
-        self.members: dict[MemberId, MemberMetadata] = {}
+        self.members: dict[MemberId, MemberRecord] = {}
         self.targets: dict[MemberId, TargetWritten] = {}
         self.currents: dict[MemberId, CurrentAssignment] = {}
         self.departed: dict[MemberId, MemberDeparted] = {}
@@ -154,7 +154,7 @@ class Group:
         reported the configured jobs."""
         return self.group_epoch > self.assignment_epoch and self.configured is not None
 
-    def members_in_joining_order(self) -> list[MemberMetadata]:
+    def members_in_joining_order(self) -> list[MemberRecord]:
         """The members, ordered by the time when they joined."""
         return sorted(self.members.values(), key=lambda member: (member.joined_epoch, member.member_id))
 
@@ -236,12 +236,12 @@ def apply_record(group: Group, record: Record) -> None:
             _replace_target(group, member_id, record)
         case TargetRemoved(member_id=member_id):
             _replace_target(group, member_id, None)
-        case MemberMetadata(member_id=member_id):
-            _replace_member_metadata(group, member_id, record)
+        case MemberRecord(member_id=member_id):
+            _replace_member_record(group, member_id, record)
         case MemberRemoved(member_id=member_id):
-            _replace_member_metadata(group, member_id, None)
-        case GroupMetadata() | GroupRemoved():
-            group.metadata = record if isinstance(record, GroupMetadata) else None
+            _replace_member_record(group, member_id, None)
+        case GroupRecord() | GroupRemoved():
+            group.metadata = record if isinstance(record, GroupRecord) else None
         case ConfiguredJobsWritten() | ConfiguredJobsRemoved():
             group.configured = record if isinstance(record, ConfiguredJobsWritten) else None
         case ConfigsWritten() | ConfigsRemoved():
@@ -289,7 +289,7 @@ def _release_job(group: Group, job: Job, member_id: MemberId) -> None:
         group.second_holders.pop(job, None)
 
 
-def _replace_member_metadata(group: Group, member_id: MemberId, record: MemberMetadata | None) -> None:
+def _replace_member_record(group: Group, member_id: MemberId, record: MemberRecord | None) -> None:
     """Replace the metadata of the member by ``record``, or remove them."""
     former = group.members.get(member_id)
     if former is not None:
@@ -346,7 +346,7 @@ def check_invariants(group: Group) -> None:
     )
     assert group.leader is None or group.leader in group.members, "the leader is a member"
     match group.computation:
-        case MemberChosen(member_id=member_id) | MemberComputing(member_id=member_id):
+        case MemberChosenToCompute(member_id=member_id) | MemberComputing(member_id=member_id):
             assert member_id in group.members, "the member that was chosen to compute is in the group"
         case _:
             pass

@@ -5,7 +5,7 @@ keeps hundreds of events, those of refused requests too.
 """
 
 from coterie.groups.connect.messages import (
-    CheckOffsetRequest,
+    CheckOffsetAccess,
     ConnectionClosed,
     DeleteGroup,
     DescribeGroup,
@@ -14,7 +14,7 @@ from coterie.groups.connect.messages import (
     Heartbeat,
     InstallAssignment,
     PrepareAssignment,
-    ReleaseHold,
+    ReleaseHeldResponse,
     RemoveMember,
     SetGroupConfigs,
     TargetComputed,
@@ -38,8 +38,8 @@ def summarize_event(event: Event) -> Summary:
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.member_epoch, event.request_number, owned
         case TimerFired(key=key):
             return "TimerFired", type(key).__name__, _shorten(getattr(key, "member_id", ""))
-        case ReleaseHold(member_id=member_id):
-            return "ReleaseHold", _shorten(member_id)
+        case ReleaseHeldResponse(member_id=member_id):
+            return "ReleaseHeldResponse", _shorten(member_id)
         case PrepareAssignment():
             return "PrepareAssignment", _shorten(event.member_id), event.member_epoch
         case InstallAssignment():
@@ -57,8 +57,8 @@ def summarize_event(event: Event) -> Summary:
             return "ConnectionClosed", connection, f"{len(member_ids)} members"
         case RemoveMember():
             return "RemoveMember", _shorten(event.member_id)
-        case CheckOffsetRequest():
-            return "CheckOffsetRequest", _shorten(event.member_id), event.member_epoch
+        case CheckOffsetAccess():
+            return "CheckOffsetAccess", _shorten(event.member_id), event.member_epoch
         case SetGroupConfigs(configs=configs):
             return "SetGroupConfigs", f"{len(configs)} configs"
         case DescribeGroup() | DeleteGroup() | GroupLoaded():

@@ -4,12 +4,24 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
+ERROR_LENGTH_MAX = 1_000
+"""The maximum number of characters of an assignor's error, which is stored with the group. The error may contain an id
+or a name of any length that a plug-in has returned."""
+
 
 def target_error(
     target: ComputedTarget, snapshot: GroupSnapshot, repeated_members: frozenset[MemberId], repeated_jobs: Jobs
 ) -> str | None:
     """Why ``target`` cannot be installed; None if it can. Each configured job of ``snapshot`` must be assigned to one
     of its members, or wait for one of its departed members, or be unplaceable for a reason."""
+    error = _find_target_error(target, snapshot, repeated_members, repeated_jobs)
+    return None if error is None else error[:ERROR_LENGTH_MAX]
+
+
+def _find_target_error(
+    target: ComputedTarget, snapshot: GroupSnapshot, repeated_members: frozenset[MemberId], repeated_jobs: Jobs
+) -> str | None:
+    """The result of `target_error`, of any length."""
     if repeated_members:
         return f"it lists the member {min(repeated_members)} twice"
     if repeated_jobs:

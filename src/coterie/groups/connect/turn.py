@@ -6,8 +6,9 @@ from coterie.groups.connect.messages import (
     NO_EPOCH,
     NO_LEADER_EPOCH,
     Effect,
-    GroupMetadata,
+    GroupRecord,
     Record,
+    Removal,
     Response,
     TimerKey,
 )
@@ -19,8 +20,9 @@ from coterie.nouns.ids import GroupEpoch, LeaderEpoch, MemberId, ReplyTo
 class Turn:
     """The working set of one step: the group, the time, and the records and effects of the step so far.
 
-    The group record (`GroupMetadata`) is written once, as the last record of the step, by :meth:`write_group_record`: a
-    crash may cut the records of a step anywhere, and its absence shows that the step was not written completely.
+    The group record (`GroupRecord`) is written once, as the last record of the step, by
+    :meth:`write_group_record_if_changed`: a crash may cut the records of a step anywhere, and its absence shows that
+    the step was not written completely.
     """
 
     def __init__(self, group: Group, now_ms: int) -> None:
@@ -28,6 +30,7 @@ class Turn:
         self.now_ms = now_ms
         self.records: list[Record] = []
         self.effects: list[Effect] = []
+        self.removals: list[Removal] = []
         self._changes: dict[str, object] = {}
         """The fields of the group record that this step changes."""
 
@@ -64,10 +67,10 @@ class Turn:
         self._changes["group_epoch"] = GroupEpoch(self.group.group_epoch + 1)
 
     def change_group_record(self, **changes: object) -> None:
-        """Change these fields of the group record, which :meth:`write_group_record` writes."""
+        """Change these fields of the group record, which :meth:`write_group_record_if_changed` writes."""
         self._changes |= changes
 
-    def appoint_leader(self) -> None:
+    def appoint_leader_if_missing(self) -> None:
         """Appoint a leader if the group has none, or if the leader has left, also for a short time: the present member
         that joined first. Without a present member, the group has no leader."""
         group = self.group
@@ -81,11 +84,11 @@ class Turn:
         if successor != leader:
             self.change_group_record(leader=successor, leader_epoch=LeaderEpoch(self.new_leader_epoch + 1))
 
-    def write_group_record(self) -> None:
+    def write_group_record_if_changed(self) -> None:
         """Write the group record, if this step changes it."""
         if not self._changes:
             return
-        before = self.group.metadata or GroupMetadata(
+        before = self.group.metadata or GroupRecord(
             group_epoch=NO_EPOCH, assignment_epoch=NO_EPOCH, leader=None, leader_epoch=NO_LEADER_EPOCH
         )
         self.write(replace(before, **self._changes))  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from coterie.config.infos import ConfigInfos
 from coterie.herder.requests.orders import RestartConnectorTask, SetGroupLoggerLevel, WorkerOrder
-from coterie.herder.requests.questions import PluginKeys, PluginList, Question
+from coterie.herder.requests.questions import PluginConfigKeys, PluginList, Question
 from coterie.herder.requests.reads import (
     ConnectorDescriptions,
     ConnectorInfo,
@@ -15,8 +15,8 @@ from coterie.herder.requests.reads import (
     TaskConfigs,
     TaskStatus,
 )
-from coterie.herder.requests.refusals import Done, RequestRefused
-from coterie.herder.requests.signatures import SignatureCheck, SignatureRequest, SignedContent
+from coterie.herder.requests.refusals import RequestRefused, SuccessWithoutContent
+from coterie.herder.requests.signatures import ContentSignature, SignatureCheckResult, SignatureRequest
 from coterie.herder.requests.topics import ActiveTopics, TopicRequest
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
 from coterie.herder.requests.writes import DeletedConnector, Write, WrittenConnector
@@ -48,11 +48,11 @@ Answer: TypeAlias = (
     | WorkerView
     | GroupView
     | PluginList
-    | PluginKeys
+    | PluginConfigKeys
     | ConfigInfos
-    | SignedContent
-    | SignatureCheck
-    | Done
+    | ContentSignature
+    | SignatureCheckResult
+    | SuccessWithoutContent
     | RequestRefused
 )
 """The response to a request."""

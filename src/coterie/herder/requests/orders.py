@@ -11,7 +11,8 @@ from coterie.nouns.logger_levels import LoggerLevel
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainWorker:
     """Move the worker's jobs to other workers; jobs that wait to move still run on the worker. When it has no job left,
-    it leaves the group permanently and its process ends. Answered with :class:`Done` when the drain has begun."""
+    it leaves the group permanently and its process ends. Answered with :class:`SuccessWithoutContent` when the drain
+    has begun."""
 
     worker: str
     """The worker's name, ``host:port`` or instance id."""
@@ -19,8 +20,8 @@ class DrainWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncordonWorker:
-    """Cancel a drain: the worker stays in the group and can be assigned jobs again. Answered with :class:`Done`, at
-    once."""
+    """Cancel a drain: the worker stays in the group and can be assigned jobs again. Answered with
+    :class:`SuccessWithoutContent`, at once."""
 
     worker: str
     """The worker's name, ``host:port`` or instance id."""
@@ -30,7 +31,7 @@ class UncordonWorker:
 class RestartWorker:
     """Stop the worker's tasks and relaunch its process, which keeps its membership. With ``moves_jobs``, first move the
     worker's jobs to other workers, as :class:`DrainWorker` does, and leave the group; the relaunched process joins as a
-    new member. Answered with :class:`Done` when the relaunch or the drain has begun."""
+    new member. Answered with :class:`SuccessWithoutContent` when the relaunch or the drain has begun."""
 
     worker: str
     """The worker's name, ``host:port`` or instance id."""
@@ -45,16 +46,16 @@ WorkerOrder: TypeAlias = DrainWorker | UncordonWorker | RestartWorker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartConnectorTask:
-    """Restart one task, on the worker to which it is assigned. Answered with :class:`Done` when that worker has ordered
-    the restart; the task's status shows whether it succeeds."""
+    """Restart one task, on the worker to which it is assigned. Answered with :class:`SuccessWithoutContent` when that
+    worker has ordered the restart; the task's status shows whether it succeeds."""
 
     task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetGroupLoggerLevel:
-    """Set the level of a logger, and of its descendants, on all workers (KIP-976). Answered with :class:`Done` when the
-    level is durable in the config log."""
+    """Set the level of a logger, and of its descendants, on all workers (KIP-976). Answered with
+    :class:`SuccessWithoutContent` when the level is durable in the config log."""
 
     logger: str
     level: LoggerLevel

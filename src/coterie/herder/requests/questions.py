@@ -18,7 +18,7 @@ class ListPlugins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribePlugin:
-    """Ask for the config keys of a plug-in; answered with :class:`PluginKeys`."""
+    """Ask for the config keys of a plug-in; answered with :class:`PluginConfigKeys`."""
 
     name: str
     """One of the names by which a config can name the plug-in."""
@@ -48,7 +48,7 @@ class PluginList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginKeys:
+class PluginConfigKeys:
     """The config keys of a plug-in."""
 
     keys: tuple[ConfigKey, ...] = field(repr=False)

@@ -30,14 +30,14 @@ class DescribeConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTasks:
+class DescribeTaskConfigs:
     """Ask for the configs of a connector's tasks; answered with :class:`TaskConfigs`."""
 
     connector: ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeStatus:
+class DescribeConnectorStatus:
     """Ask for the statuses of a connector and of its tasks; answered with :class:`ConnectorStatus`."""
 
     connector: ConnectorName
@@ -51,7 +51,7 @@ class DescribeTaskStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOffsets:
+class DescribeConnectorOffsets:
     """Ask for a connector's offsets (KIP-875), which the worker's runtime reads; answered with
     :class:`ConnectorOffsets`."""
 
@@ -59,10 +59,15 @@ class DescribeOffsets:
 
 
 LogRead: TypeAlias = (
-    ListConnectors | DescribeConnectors | DescribeConnector | DescribeTasks | DescribeStatus | DescribeTaskStatus
+    ListConnectors
+    | DescribeConnectors
+    | DescribeConnector
+    | DescribeTaskConfigs
+    | DescribeConnectorStatus
+    | DescribeTaskStatus
 )
 """A read that is answered from the logs alone."""
-Read: TypeAlias = LogRead | DescribeOffsets
+Read: TypeAlias = LogRead | DescribeConnectorOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,14 @@ from coterie.nouns.jobs import ConnectorName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignContent:
-    """Sign ``content``; answered with :class:`SignedContent`."""
+    """Sign ``content``; answered with :class:`ContentSignature`."""
 
     content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySignature:
-    """Verify ``signature``; answered with :class:`SignatureCheck`."""
+    """Verify ``signature``; answered with :class:`SignatureCheckResult`."""
 
     signature: Signature
 
@@ -37,7 +37,7 @@ SignatureRequest: TypeAlias = SignContent | VerifySignature | FenceTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedContent:
+class ContentSignature:
     """The signature of a content."""
 
     signature: Signature | None
@@ -45,7 +45,7 @@ class SignedContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureCheck:
+class SignatureCheckResult:
     """The result of the verification of a signature."""
 
     is_valid: bool

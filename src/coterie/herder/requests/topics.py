@@ -15,8 +15,8 @@ class DescribeActiveTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetActiveTopics:
-    """Forget the topics that a connector's tasks have read or written until now. Answered with :class:`Done` when this
-    worker has read that they are deleted."""
+    """Forget the topics that a connector's tasks have read or written until now. Answered with
+    :class:`SuccessWithoutContent` when this worker has read that they are deleted."""
 
     connector: ConnectorName
 

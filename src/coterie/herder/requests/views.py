@@ -64,7 +64,7 @@ class WorkerView:
     generation: GenerationId
     """The generation of the last round, also of a failed one; in a connect group, the member epoch. -1 before the first
     assignment."""
-    settled: bool
+    has_current_assignment: bool
     """Whether the last round has ended with an assignment; False while a round is running. In a connect group, whether
     this worker has an assignment."""
     leader: MemberId
@@ -77,7 +77,7 @@ class WorkerView:
     """The jobs assigned to this worker."""
     tasks: tuple[TaskView, ...]
     """The tasks that are assigned to this worker or still run here, by id."""
-    deferred_until_ms: int | None
+    rebalance_delay_ends_ms: int | None
     """When the scheduled rebalance delay that this worker received ends, in ms on its monotonic clock; None when no
     delay runs, and in a connect group."""
     completed_rebalances: int | None
@@ -157,7 +157,7 @@ class GroupView:
     policy: RebalancePolicy
     """The settings of this worker for assignments; in a connect group with the scheduled rebalance delay of the group,
     if it has its own."""
-    next_round_ms: int | None
+    next_round_in_ms: int | None
     """In a classic group the time until the next round that a timer of the leader starts: when the scheduled rebalance
     delay ends, or when postponed moves of jobs continue. None when no such timer is set; a member that releases jobs
     may still start a round. In a connect group the time until the first deferred jobs are assigned again; None when no

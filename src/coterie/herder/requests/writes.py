@@ -60,7 +60,7 @@ class DeleteConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTargetState:
-    """Pause, stop or resume a connector. Answered with :class:`Done`."""
+    """Pause, stop or resume a connector. Answered with :class:`SuccessWithoutContent`."""
 
     connector: ConnectorName
     target_state: TargetState
@@ -69,15 +69,15 @@ class SetTargetState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTaskConfigs:
     """Write the task configs into which a connector's owner has split it (Connect's internal endpoint). Answered with
-    :class:`Done`."""
+    :class:`SuccessWithoutContent`."""
 
     connector: ConnectorName
     configs: Sequence[Mapping[str, str]] = field(repr=False)
     signature: Signature | None = None
     """The signature of the request (KIP-507); None if the request contains none, and for the leader's own writes."""
     incarnation: Incarnation | None = None
-    """The incarnation of the connector that was split; None for the request of another worker, which does not contain
-    it."""
+    """The incarnation of the connector that was split; None for the request of a worker of Kafka Connect, which does
+    not contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +93,8 @@ class RestartConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOffsets:
-    """Change the offsets of a stopped connector (KIP-875). Answered with :class:`Done` when the change has taken
-    effect."""
+    """Change the offsets of a stopped connector (KIP-875). Answered with :class:`SuccessWithoutContent` when the change
+    has taken effect."""
 
     connector: ConnectorName
     change: OffsetChange

@@ -3,12 +3,12 @@
 from coterie.herder import place, statuses
 from coterie.herder.messages import CancelTimer, SetTimer, WriteLogMessage
 from coterie.herder.rounds import leading, protocol_features, rebalance_window, rejoin
-from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased
+from coterie.herder.rounds.state import RejoinAfterConfigLogRead, RejoinAfterJobsReleased
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
-from coterie.nouns.membership import Assigned, ClassicPlaceHandover, MembershipLost
+from coterie.nouns.membership import Assigned, ClassicMembershipHandover, MembershipLost
 from coterie.wire.connect import AssignmentErrorCode, RoundResult
 
 
@@ -27,7 +27,7 @@ def on_stop_all_before_join(turn: Turn) -> None:
         turn.emit(
             WriteLogMessage(text="Rebalance with protocol eager: this worker stops all its tasks before it rejoins")
         )
-        rejoin.drop_reasons(turn, AfterJobsReleased)
+        rejoin.drop_reasons(turn, RejoinAfterJobsReleased)
 
 
 def on_assigned(turn: Turn, event: Assigned) -> None:
@@ -45,46 +45,46 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
         leading.forget_last_round(turn)
     turn.emit(WriteLogMessage(text=_round_summary(event)))
     place.apply_round_result(turn, event, has_failed=has_failed)
-    rejoin.drop_reasons(turn, AfterConfigLogRead)
+    rejoin.drop_reasons(turn, RejoinAfterConfigLogRead)
     if has_failed:
         # All members keep their jobs. A worker whose config log lagged requests another round when it has caught up;
         # the leader's config log lagged in this round, even if it has caught up since then.
         if event.leader == event.member_id or not herder.has_read_config_to(event.config_offset):
-            rejoin.add_reason(turn, AfterConfigLogRead(end_offset=event.config_offset))
+            rejoin.add_reason(turn, RejoinAfterConfigLogRead(end_offset=event.config_offset))
         return
     herder.rounds.last_completed_generation = GenerationId(event.epoch)
     if event.replaces_all:
         # Each member has stopped all its jobs before, or stops them now: no job can be lost by dropping the memory.
         leading.reset_assignor_state(turn)
-        rejoin.drop_reasons(turn, AfterJobsReleased)
-        if must_rejoin_after_empty_eager_round(herder.rounds.assigned_for, configured=herder.config.jobs()):
-            rejoin.add_reason(turn, AfterJobsReleased())
+        rejoin.drop_reasons(turn, RejoinAfterJobsReleased)
+        if must_rejoin_after_empty_eager_round(herder.rounds.computed_round_jobs, configured=herder.config.jobs()):
+            rejoin.add_reason(turn, RejoinAfterJobsReleased())
     if not herder.lifecycle.is_leaving and _needs_rejoin_after_release(herder, event.revoked):
         # A deleted job is assigned to no worker: no round need follow its release while other jobs still stop.
         unreported = event.revoked & herder.config.jobs() if herder.is_caught_up else event.revoked
-        rejoin.add_reason(turn, AfterJobsReleased(unreported_releases=unreported))
+        rejoin.add_reason(turn, RejoinAfterJobsReleased(unreported_releases=unreported))
     if not is_repeated_answer:
         # A follower that rejoins may receive the current generation again, whose delay started earlier.
         _set_rebalance_delay_timer(turn, result.delay_ms)
         herder.rounds.completed_rounds += 1
     if herder.place.is_leader:
-        leading.set_moves_timer(turn)
+        leading.set_postponed_moves_timer(turn)
         statuses.delete_orphaned_statuses(turn)
         statuses.report_unassigned_jobs(turn, leading.unassigned_reasons(herder))
 
 
-def must_rejoin_after_empty_eager_round(assigned_for: Jobs | None, *, configured: Jobs) -> bool:
+def must_rejoin_after_empty_eager_round(computed_round_jobs: Jobs | None, *, configured: Jobs) -> bool:
     """Whether this leader must request the next round, because its eager round assigned no job although jobs are
-    configured: not all members had stopped their tasks. ``assigned_for`` is the set of jobs that the round assigned
-    (None: this worker did not compute the round)."""
-    return assigned_for == NO_JOBS and bool(configured)
+    configured: not all members had stopped their tasks. ``computed_round_jobs`` is the set of jobs that the round
+    assigned (None: this worker did not compute the round)."""
+    return computed_round_jobs == NO_JOBS and bool(configured)
 
 
 def on_runtime_opened(turn: Turn) -> None:
     """The runtime is open: set the timer of the scheduled rebalance delay that the previous process has received, if
     one runs."""
-    if turn.herder.rounds.deferred_until_ms is not None:
-        turn.emit(SetTimer(timer="delay over", at_ms=turn.herder.rounds.deferred_until_ms))
+    if turn.herder.rounds.rebalance_delay_ends_ms is not None:
+        turn.emit(SetTimer(timer="delay over", at_ms=turn.herder.rounds.rebalance_delay_ends_ms))
 
 
 def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
@@ -94,7 +94,7 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     turn.emit(WriteLogMessage(text=text))
     place.forget_membership(turn)
     rejoin.clear_rejoin_request(turn)
-    rejoin.drop_reasons(turn, AfterConfigLogRead, AfterJobsReleased)
+    rejoin.drop_reasons(turn, RejoinAfterConfigLogRead, RejoinAfterJobsReleased)
     rebalance_window.close_window(turn)
     rebalance_window.forget_jobs_of_computed_round(turn)
     leading.drop_pending_assignment(turn)
@@ -104,29 +104,29 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     _set_rebalance_delay_timer(turn, 0)
 
 
-def on_delay_or_moves_due(turn: Turn) -> None:
+def request_rejoin_if_timers_due(turn: Turn) -> None:
     """Request a round if the scheduled rebalance delay has ended, or if this worker is the leader and the time has come
     at which postponed moves may continue. Does nothing while a round is running."""
     rounds = turn.herder.rounds
     # Not while a round is running: its end brings a new delay.
     if (
-        turn.herder.place.is_settled
-        and rounds.deferred_until_ms is not None
-        and turn.now_ms >= rounds.deferred_until_ms
+        turn.herder.place.has_current_assignment
+        and rounds.rebalance_delay_ends_ms is not None
+        and turn.now_ms >= rounds.rebalance_delay_ends_ms
     ):
-        rounds.deferred_until_ms = None
+        rounds.rebalance_delay_ends_ms = None
         rejoin.request_rejoin(turn, "the scheduled rebalance delay is over")
-    if leading.take_moves_deadline(turn):
+    if leading.clear_moves_deadline_if_due(turn):
         rejoin.request_rejoin(turn, "the time has come to continue postponed moves of jobs")
 
 
-def membership_handover(herder: Herder) -> ClassicPlaceHandover | None:
+def membership_handover(herder: Herder) -> ClassicMembershipHandover | None:
     """The membership that the relaunched process continues; None when this worker is not a member, or has ended no
     round yet."""
     here, protocol = herder.place, protocol_features.protocol_name(herder)
     if protocol is None or not here.member_id:
         return None
-    return ClassicPlaceHandover(
+    return ClassicMembershipHandover(
         member_id=here.member_id,
         generation=GenerationId(here.epoch),
         protocol=protocol,
@@ -134,12 +134,12 @@ def membership_handover(herder: Herder) -> ClassicPlaceHandover | None:
         leader_url=here.leader_url,
         config_offset=here.assignment_offset,
         jobs=here.assigned,
-        deferred_until_ms=herder.rounds.deferred_until_ms,
-        may_have_missed_vote=not here.is_settled,
-        must_ask_for_round=here.is_named_leader
-        or rejoin.has_reason(herder, AfterJobsReleased)
-        or not here.is_settled
-        or herder.kept_jobs is not None,  # The next process takes new jobs again.
+        rebalance_delay_ends_ms=herder.rounds.rebalance_delay_ends_ms,
+        may_have_missed_protocol_change=not here.has_current_assignment,
+        must_start_rebalance=here.is_named_leader
+        or rejoin.has_reason(herder, RejoinAfterJobsReleased)
+        or not here.has_current_assignment
+        or herder.allowed_jobs_until_restart is not None,  # The next process takes new jobs again.
     )
 
 
@@ -169,8 +169,8 @@ def _set_rebalance_delay_timer(turn: Turn, delay_ms: int) -> None:
     """Set the timer of the scheduled rebalance delay to ``delay_ms`` from now; 0 cancels it."""
     rounds = turn.herder.rounds
     if delay_ms > 0:
-        rounds.deferred_until_ms = turn.now_ms + delay_ms
-        turn.emit(SetTimer(timer="delay over", at_ms=rounds.deferred_until_ms))
-    elif rounds.deferred_until_ms is not None:
-        rounds.deferred_until_ms = None
+        rounds.rebalance_delay_ends_ms = turn.now_ms + delay_ms
+        turn.emit(SetTimer(timer="delay over", at_ms=rounds.rebalance_delay_ends_ms))
+    elif rounds.rebalance_delay_ends_ms is not None:
+        rounds.rebalance_delay_ends_ms = None
         turn.emit(CancelTimer(timer="delay over"))

@@ -10,7 +10,7 @@ from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import MemberSpec
 from coterie.herder import group_view, place
 from coterie.herder.group_view import RoundSnapshot
-from coterie.herder.messages import AssignmentPurpose, CancelTimer, FindConfigEnd, SetTimer, WriteLogMessage
+from coterie.herder.messages import CancelTimer, FindConfigLogEnd, LogEndLookupForAssignment, SetTimer, WriteLogMessage
 from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import rebalance_window
 from coterie.herder.rounds.state import PendingAssignment
@@ -32,13 +32,15 @@ FIRST_GENERATION = GenerationId(1)
 
 def on_assignments_requested(turn: Turn, event: AssignmentsRequested) -> None:
     """Store the round whose assignment this leader has to compute. If a member has read more of the config log than
-    this leader, look up the log's end offset, and set the timer of :func:`on_assignment_timeout`."""
+    this leader, look up the log's end offset, and set the timer of :func:`end_round_without_changes`."""
     herder, pending = turn.herder, PendingAssignment(request=event)
     herder.leader_state.moves_at_ms = None
     if not herder.has_read_config_to(_highest_config_offset(pending)):
         herder.leader_state.last_lookup_id += 1
-        pending = replace(pending, lookup_id=herder.leader_state.last_lookup_id)
-        turn.emit(FindConfigEnd(purpose=AssignmentPurpose(lookup_id=herder.leader_state.last_lookup_id)))
+        pending = replace(pending, log_end_lookup_id=herder.leader_state.last_lookup_id)
+        turn.emit(
+            FindConfigLogEnd(purpose=LogEndLookupForAssignment(log_end_lookup_id=herder.leader_state.last_lookup_id))
+        )
         turn.emit(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
     herder.leader_state.pending_assignment = pending
 
@@ -52,13 +54,13 @@ def compute_assignment_if_ready(turn: Turn) -> None:
         _compute_and_send_assignments(turn, pending)
 
 
-def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
     """Store the log's end offset for the pending assignment; ``end_offset`` None (the log could not be reached) is
     ignored. Members that have reported a higher offset read another config log. If they are more than half of the
     members, this worker leaves the group and rejoins, so that another worker leads it. Otherwise the assignment is
     computed, if this leader has read the log far enough."""
     pending = turn.herder.leader_state.pending_assignment
-    if pending is None or lookup_id != pending.lookup_id or end_offset is None:
+    if pending is None or log_end_lookup_id != pending.log_end_lookup_id or end_offset is None:
         return
     pending = turn.herder.leader_state.pending_assignment = replace(pending, end_offset=end_offset)
     members = pending.request.members
@@ -71,7 +73,7 @@ def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | No
         compute_assignment_if_ready(turn)
 
 
-def on_assignment_timeout(turn: Turn) -> None:
+def end_round_without_changes(turn: Turn) -> None:
     """End the round without a change of any assignment (CONFIG_MISMATCH), because this leader has still read less of
     the config log than a member. The leader requests another round when it has read the missing lines."""
     herder, pending = turn.herder, turn.herder.leader_state.pending_assignment
@@ -91,7 +93,7 @@ def on_assignment_timeout(turn: Turn) -> None:
     turn.emit(SendAssignments(token=request.token, computed=computed))
 
 
-def last_round_of(herder: Herder) -> RoundSnapshot | None:
+def last_computed_round_if_leader(herder: Herder) -> RoundSnapshot | None:
     """The last round that this worker has computed; None if it is not the leader now, or has computed none."""
     return herder.leader_state.last_round if herder.place.is_named_leader else None
 
@@ -99,16 +101,18 @@ def last_round_of(herder: Herder) -> RoundSnapshot | None:
 def group_view_of(turn: Turn) -> GroupView | None:
     """The group as this leader sees it after its last round; None if this worker is not the leader now, or has computed
     no round."""
-    herder, last_round = turn.herder, last_round_of(turn.herder)
+    herder, last_round = turn.herder, last_computed_round_if_leader(turn.herder)
     if last_round is None:
         return None
-    due = (herder.rounds.deferred_until_ms, herder.leader_state.moves_at_ms)
+    due = (herder.rounds.rebalance_delay_ends_ms, herder.leader_state.moves_at_ms)
     return group_view.build_group_view(
         last_round,
         herder.leader_state.assignor_state.deferrals,
         configured=herder.config.jobs(),
         policy=herder.settings.rebalance_policy,
-        next_round_ms=min((remaining_delay_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
+        next_round_in_ms=min(
+            (remaining_delay_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None
+        ),
         now_ms=turn.now_ms,
     )
 
@@ -136,13 +140,13 @@ def reset_assignor_state(turn: Turn) -> None:
     turn.herder.leader_state.assignor_state = AssignorState()
 
 
-def set_moves_timer(turn: Turn) -> None:
+def set_postponed_moves_timer(turn: Turn) -> None:
     """If moves of jobs were postponed, set the timer of the next moves. Called when the leader's round has ended."""
     if turn.herder.leader_state.moves_at_ms is not None:
         turn.emit(SetTimer(timer="moves", at_ms=turn.herder.leader_state.moves_at_ms))
 
 
-def take_moves_deadline(turn: Turn) -> bool:
+def clear_moves_deadline_if_due(turn: Turn) -> bool:
     """Whether the time has come at which the leader may continue postponed moves of jobs. If so, this time is also
     cleared."""
     herder, leader_state = turn.herder, turn.herder.leader_state
@@ -160,7 +164,7 @@ def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> Non
     token = RoundToken.checked_token(request.token)
     views = {member: member_spec_of_report(report) for member, report in request.members.items()}
     for member in foreign_members:
-        turn.emit(WriteLogMessage(text=_foreign_config_log_warning(pending, request.members[member]), warns=True))
+        turn.emit(WriteLogMessage(text=_foreign_config_log_warning(pending, request.members[member]), is_warning=True))
         views[member] = replace(views[member], claims=NO_JOBS)
     unassigned: Mapping[Job, str] = {}
     if token.protocol is ConnectProtocol.EAGER:
@@ -197,7 +201,7 @@ def _assign_cooperatively(
         last_completed_generation=GenerationId(-1) if herder.place.is_lost else herder.rounds.last_completed_generation,
         now_ms=turn.now_ms,
         policy=herder.settings.rebalance_policy,
-        received_delay_ms=remaining_delay_ms(herder.rounds.deferred_until_ms, turn.now_ms),
+        received_delay_ms=remaining_delay_ms(herder.rounds.rebalance_delay_ends_ms, turn.now_ms),
     )
     herder.leader_state.assignor_state = round_.assignor_state
     herder.leader_state.moves_at_ms = turn.now_ms + round_.next_moves_in_ms if round_.next_moves_in_ms else None
@@ -205,9 +209,9 @@ def _assign_cooperatively(
     return cooperative_assignments(round_, config_offset=herder.config.offset), round_
 
 
-def remaining_delay_ms(deferred_until_ms: int | None, now_ms: int) -> int:
-    """The time from ``now_ms`` until ``deferred_until_ms``; 0 when that has passed, or is None."""
-    return 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0)
+def remaining_delay_ms(rebalance_delay_ends_ms: int | None, now_ms: int) -> int:
+    """The time from ``now_ms`` until ``rebalance_delay_ends_ms``; 0 when that has passed, or is None."""
+    return 0 if rebalance_delay_ends_ms is None else max(rebalance_delay_ends_ms - now_ms, 0)
 
 
 def cooperative_assignments(round_: RoundOutcome, *, config_offset: ConfigOffset) -> ComputedAssignments:

@@ -41,18 +41,18 @@ def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
             raise AssertionError(f"{type(event).__name__} is no event of a classic group: this is a bug in Coterie")
 
 
-def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-    leading.on_config_end_found(turn, lookup_id, end_offset)
+def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
+    leading.on_config_log_end_found(turn, log_end_lookup_id, end_offset)
 
 
 def on_timer(turn: Turn, timer: GroupTimer) -> None:
     match timer:
         case "assign":
-            leading.on_assignment_timeout(turn)
+            leading.end_round_without_changes(turn)
         case "delay over" | "moves":
-            following.on_delay_or_moves_due(turn)
+            following.request_rejoin_if_timers_due(turn)
         case "changed jobs":
-            pass  # `report_configured_jobs`, which follows, checks the deadline.
+            pass  # `report_configured_jobs_if_changed`, which follows, checks the deadline.
         case "configured end":
             raise AssertionError(
                 "the timer `configured end` of connect groups has fired in a classic group: this is a bug in Coterie"
@@ -63,7 +63,7 @@ def compute_assignment_if_due(turn: Turn) -> None:
     leading.compute_assignment_if_ready(turn)
 
 
-def notify_listeners(turn: Turn) -> None:
+def notify_rebalance_listeners(turn: Turn) -> None:
     """Does nothing: classic groups have no listeners."""
 
 
@@ -71,11 +71,11 @@ def report_released_jobs(turn: Turn) -> None:
     rejoin.request_rejoin_if_due(turn)
 
 
-def report_configured_jobs(turn: Turn) -> None:
+def report_configured_jobs_if_changed(turn: Turn) -> None:
     rebalance_window.update_rebalance_window(turn)
 
 
-def report_state_change(turn: Turn, reason: str) -> None:
+def store_pending_state_change(turn: Turn, reason: str) -> None:
     rejoin.store_state_change(turn, reason)
 
 
@@ -103,15 +103,15 @@ def drain_wait_reason(herder: Herder) -> str | None:
     return protocol_features.drain_wait_reason(herder)
 
 
-def deferred_until_ms(herder: Herder) -> int | None:
-    return herder.rounds.deferred_until_ms
+def rebalance_delay_ends_ms(herder: Herder) -> int | None:
+    return herder.rounds.rebalance_delay_ends_ms
 
 
 def completed_rebalances(herder: Herder) -> int | None:
     return herder.rounds.completed_rounds
 
 
-def request_group_view(turn: Turn) -> bool:
+def request_group_view_unless_ready(turn: Turn) -> bool:
     return True
 
 

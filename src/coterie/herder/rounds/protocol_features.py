@@ -25,7 +25,7 @@ def are_repeated_writes_looked_up(herder: Herder) -> bool:
     return protocol is not None and protocol >= ConnectProtocol.STATIC
 
 
-def can_release_in_parts(herder: Herder) -> bool:
+def may_rejoin_after_partial_release(herder: Herder) -> bool:
     """Whether the leader recognizes the jobs that this worker reports although the last round revoked them. A leader
     of Kafka Connect counts them as this worker's jobs: it may revoke other jobs instead, and each such round lengthens
     the time until its next revocation. False before the first round."""

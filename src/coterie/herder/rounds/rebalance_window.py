@@ -24,22 +24,22 @@ def update_rebalance_window(turn: Turn) -> None:
     (:func:`_is_first_commit_of_one_connector`). Does nothing while a round is running or requested, or the worker is
     leaving."""
     herder, rounds = turn.herder, turn.herder.rounds
-    if not herder.place.is_settled or rounds.is_rejoin_requested or herder.lifecycle.is_leaving:
+    if not herder.place.has_current_assignment or rounds.is_rejoin_requested or herder.lifecycle.is_leaving:
         return
-    if rounds.assigned_for is None:
+    if rounds.computed_round_jobs is None:
         if not herder.place.is_leader and herder.is_caught_up:
-            rounds.assigned_for = herder.config.jobs()
+            rounds.computed_round_jobs = herder.config.jobs()
         return
     waits = rounds.window_ends_ms is not None and turn.now_ms < rounds.window_ends_ms
     if waits and rounds.compared_config_offset == herder.config.offset:
         return  # No line was read since then: the difference of large sets is slow, and events are frequent.
     rounds.compared_config_offset = herder.config.offset
     configured = herder.config.jobs()
-    if configured == rounds.assigned_for:
-        rounds.assigned_for = configured  # The same object: the next comparison of the two large sets is fast.
+    if configured == rounds.computed_round_jobs:
+        rounds.computed_round_jobs = configured  # The same object: the next comparison of the two large sets is fast.
         close_window(turn)
         return
-    more, fewer = configured - rounds.assigned_for, rounds.assigned_for - configured
+    more, fewer = configured - rounds.computed_round_jobs, rounds.computed_round_jobs - configured
     if rounds.window_ends_ms is None:
         rounds.window_ends_ms = turn.now_ms + herder.settings.rebalance_window_ms
         turn.emit(SetTimer(timer="changed jobs", at_ms=rounds.window_ends_ms))
@@ -50,13 +50,13 @@ def update_rebalance_window(turn: Turn) -> None:
 
 def store_jobs_of_computed_round(turn: Turn, configured: Jobs) -> None:
     """Store ``configured``, the jobs for which this leader has computed a round."""
-    turn.herder.rounds.assigned_for = configured
+    turn.herder.rounds.computed_round_jobs = configured
 
 
 def forget_jobs_of_computed_round(turn: Turn) -> None:
     """Forget the set of jobs of the last round, because another leader computed that round. This worker then uses the
     set of configured jobs when it has read the config log to the offset of the last assignment."""
-    turn.herder.rounds.assigned_for = None
+    turn.herder.rounds.computed_round_jobs = None
 
 
 def close_window(turn: Turn) -> None:

@@ -1,7 +1,12 @@
 """When this worker requests a round of its group. Every request is made by `request_rejoin`."""
 
 from coterie.herder.rounds import protocol_features
-from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased, RejoinReason, ReportedStateChanged
+from coterie.herder.rounds.state import (
+    RejoinAfterConfigLogRead,
+    RejoinAfterJobsReleased,
+    RejoinForStateChange,
+    RejoinReason,
+)
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import Rejoin
@@ -41,14 +46,14 @@ def has_reason(herder: Herder, kind: type[RejoinReason]) -> bool:
 def is_rejoin_outstanding(herder: Herder) -> bool:
     """Whether a round must end before this worker may leave: it has requested a round that has not ended, or it has to
     request a round in which the released jobs are assigned to other workers."""
-    return has_reason(herder, AfterJobsReleased) or herder.rounds.is_rejoin_requested
+    return has_reason(herder, RejoinAfterJobsReleased) or herder.rounds.is_rejoin_requested
 
 
 def store_state_change(turn: Turn, reason: str) -> None:
     """Store that a state has changed which this worker reports when it joins, for example that it drains.
     :func:`request_rejoin_for_state_changes` then requests the round in which the leader receives the change. ``reason``
     names the change."""
-    add_reason(turn, ReportedStateChanged(reason=reason))
+    add_reason(turn, RejoinForStateChange(reason=reason))
 
 
 def clear_rejoin_request(turn: Turn) -> None:
@@ -59,22 +64,22 @@ def clear_rejoin_request(turn: Turn) -> None:
 def request_rejoin_if_due(turn: Turn) -> None:
     """Request a round for each stored reason whose condition is met: revoked jobs are released and no round is running,
     or the config log is read to the required offset. :func:`request_rejoin_for_state_changes` handles the remaining
-    kind, `ReportedStateChanged`."""
+    kind, `RejoinForStateChange`."""
     herder = turn.herder
     for reason in herder.rounds.rejoin_reasons:
         match reason:
             # Not while a round is running: its join may have been sent while a revoked job still ran, and then the
             # leader counts this job as owned by this worker. The round after it corrects that.
-            case AfterJobsReleased(unreported_releases=unreported) if herder.place.is_settled:
-                _request_rejoin_after_release(turn, unreported)
-            case AfterConfigLogRead(end_offset=end) if herder.has_read_config_to(end):
-                drop_reasons(turn, AfterConfigLogRead)
+            case RejoinAfterJobsReleased(unreported_releases=unreported) if herder.place.has_current_assignment:
+                _request_rejoin_if_released(turn, unreported)
+            case RejoinAfterConfigLogRead(end_offset=end) if herder.has_read_config_to(end):
+                drop_reasons(turn, RejoinAfterConfigLogRead)
                 request_rejoin(turn, "this worker has read the missing part of the config topic")
             case _:
                 pass
 
 
-def _request_rejoin_after_release(turn: Turn, unreported: Jobs) -> None:
+def _request_rejoin_if_released(turn: Turn, unreported: Jobs) -> None:
     """Request a round if all revoked jobs are released, or if some of ``unreported`` are and the group's protocol
     permits it. No round is requested for a part of the jobs while another requested round has not ended: the join of
     that round reports all jobs that are released before it. The member delays the join for a short time while revoked
@@ -82,14 +87,14 @@ def _request_rejoin_after_release(turn: Turn, unreported: Jobs) -> None:
     herder = turn.herder
     stopping = herder.owned_jobs - herder.place.assigned
     if not stopping:
-        drop_reasons(turn, AfterJobsReleased)
+        drop_reasons(turn, RejoinAfterJobsReleased)
         request_rejoin(turn, RELEASED)
     elif (
         not herder.rounds.is_rejoin_requested
         and unreported - herder.owned_jobs
-        and protocol_features.can_release_in_parts(herder)
+        and protocol_features.may_rejoin_after_partial_release(herder)
     ):
-        add_reason(turn, AfterJobsReleased(unreported_releases=stopping))
+        add_reason(turn, RejoinAfterJobsReleased(unreported_releases=stopping))
         request_rejoin(turn, RELEASED_IN_PART)
 
 
@@ -97,6 +102,6 @@ def request_rejoin_for_state_changes(turn: Turn) -> None:
     """If a reported state of this worker has changed (:func:`store_state_change`), request the round in which the
     leader receives the change."""
     for reason in turn.herder.rounds.rejoin_reasons:
-        if isinstance(reason, ReportedStateChanged):
-            drop_reasons(turn, ReportedStateChanged)
+        if isinstance(reason, RejoinForStateChange):
+            drop_reasons(turn, RejoinForStateChange)
             request_rejoin(turn, reason.reason)

@@ -8,18 +8,18 @@ from coterie.herder.config_state import UNREAD
 from coterie.herder.group_view import RoundSnapshot
 from coterie.nouns.ids import ConfigOffset, GenerationId, LogPosition
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import AssignmentsRequested, ClassicPlaceHandover
+from coterie.nouns.membership import AssignmentsRequested, ClassicMembershipHandover
 from coterie.wire.connect import ConnectProtocol
 
 # -- reasons for which this worker must request a round ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterJobsReleased:
+class RejoinAfterJobsReleased:
     """Revoked jobs, or the jobs that an eager round did not assign, need another round, which assigns them. It is
     requested when this worker has released its revoked jobs. In a group with protocol static
-    (:func:`.protocol_features.can_release_in_parts`) a round is also requested for those that it has released while
-    others still stop."""
+    (:func:`.protocol_features.may_rejoin_after_partial_release`) a round is also requested for those that it has
+    released while others still stop."""
 
     unreported_releases: Jobs = NO_JOBS
     """The revoked jobs that this worker's last join reported as owned, and for whose release no round was
@@ -27,7 +27,7 @@ class AfterJobsReleased:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterConfigLogRead:
+class RejoinAfterConfigLogRead:
     """The last round failed because the leader's config log lagged: the leader, and each member whose config log also
     lagged, requests another round."""
 
@@ -36,20 +36,20 @@ class AfterConfigLogRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedStateChanged:
+class RejoinForStateChange:
     """A state that this worker reports when it joins has changed, for example that it drains."""
 
     reason: str
     """The reason that the request of the round contains."""
 
 
-RejoinReason: TypeAlias = AfterJobsReleased | AfterConfigLogRead | ReportedStateChanged
+RejoinReason: TypeAlias = RejoinAfterJobsReleased | RejoinAfterConfigLogRead | RejoinForStateChange
 
 
-class Rounds:
+class HerderClassicGroupState:
     """What every member keeps from one round to the next, leader or follower."""
 
-    def __init__(self, handover: ClassicPlaceHandover | None) -> None:
+    def __init__(self, handover: ClassicMembershipHandover | None) -> None:
         # `following`
         self.protocol = ConnectProtocol.from_setting(handover.protocol) if handover is not None else None
         """The group's protocol in the last round that ended here; None before the first round."""
@@ -58,25 +58,25 @@ class Rounds:
         is not counted."""
         self.completed_rounds = 0
         """The number of rounds that have ended here with an assignment since this process started."""
-        self.deferred_until_ms = handover.deferred_until_ms if handover is not None else None
+        self.rebalance_delay_ends_ms = handover.rebalance_delay_ends_ms if handover is not None else None
         """When the scheduled rebalance delay of the last assignment ends, in ms on the monotonic clock; None when no
         delay runs."""
         # `rejoin`
         self.rejoin_reasons: tuple[RejoinReason, ...] = ()
         """Why this worker must request a round that it has not requested yet; at most one reason of each kind."""
-        if handover is not None and handover.must_ask_for_round:
-            self.rejoin_reasons = (ReportedStateChanged(reason="this worker's process was relaunched"),)
+        if handover is not None and handover.must_start_rebalance:
+            self.rejoin_reasons = (RejoinForStateChange(reason="this worker's process was relaunched"),)
         self.is_rejoin_requested = False
         """Whether this worker has requested a round that has not ended."""
         # `rebalance_window`
-        self.assigned_for: Jobs | None = None
+        self.computed_round_jobs: Jobs | None = None
         """The configured jobs for which the last round was computed; None while this worker does not have this set,
         because another leader computed the round."""
         self.window_ends_ms: int | None = None
         """When the window in which changes of the set of jobs are collected for one round ends, in ms on the monotonic
         clock; None when no window is open."""
         self.compared_config_offset = UNREAD
-        """The config offset at which the configured jobs were last compared with ``assigned_for``."""
+        """The config offset at which the configured jobs were last compared with ``computed_round_jobs``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class PendingAssignment:
 
     request: AssignmentsRequested
     """The member's order to compute the assignment, with the reports of all members."""
-    lookup_id: int | None = None
+    log_end_lookup_id: int | None = None
     """The number of the lookup of the log's end offset for this round, which starts when a member reports a higher
     config offset than this leader's; None: no lookup."""
     end_offset: LogPosition | None = None

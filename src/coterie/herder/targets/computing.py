@@ -4,7 +4,7 @@ The assignor may be a plug-in, so it may fail in any way. Its failure is sent to
 another worker; this worker keeps its jobs.
 """
 
-from coterie.herder.messages import ComputeTarget, TargetComputed, WriteLogMessage
+from coterie.herder.messages import ComputeTarget, TargetComputationEnded, WriteLogMessage
 from coterie.herder.state import Turn
 from coterie.nouns.membership import InstallTarget, TargetRequested
 
@@ -14,7 +14,7 @@ def on_target_requested(turn: Turn, event: TargetRequested) -> None:
     turn.emit(ComputeTarget(token=event.token, snapshot=event.snapshot))
 
 
-def on_target_computed(turn: Turn, event: TargetComputed) -> None:
+def send_target_or_failure(turn: Turn, event: TargetComputationEnded) -> None:
     """Send the target assignment, or the assignor's failure, to the coordinator. The member drops it if the coordinator
     no longer waits for it."""
     if event.target is None:

@@ -5,7 +5,7 @@ another worker may have written jobs that this worker has not read yet, and a re
 everywhere.
 """
 
-from coterie.herder.messages import AssignmentPurpose, FindConfigEnd, SetTimer
+from coterie.herder.messages import FindConfigLogEnd, LogEndLookupForAssignment, SetTimer
 from coterie.herder.state import Turn
 from coterie.herder.targets.state import FindingLogEnd, NotReportingJobs, ReadingToLogEnd, ReportingJobs
 from coterie.nouns.ids import LeaderEpoch, LogPosition
@@ -30,12 +30,12 @@ def stop_reporting(turn: Turn) -> None:
     turn.herder.targets.jobs_report = NotReportingJobs()
 
 
-def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of the config log's end has ended: report the configured jobs when the log is read to ``end_offset``.
     None: the log could not be reached, and the lookup is repeated after :data:`LOOKUP_RETRY_MS`. The result of an older
     lookup is ignored."""
     report = turn.herder.targets.jobs_report
-    if not isinstance(report, FindingLogEnd) or report.lookup_id != lookup_id:
+    if not isinstance(report, FindingLogEnd) or report.log_end_lookup_id != log_end_lookup_id:
         return
     if end_offset is None:
         turn.emit(SetTimer(timer="configured end", at_ms=turn.now_ms + LOOKUP_RETRY_MS))
@@ -44,7 +44,7 @@ def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | No
         report_if_changed(turn)
 
 
-def on_lookup_retry(turn: Turn) -> None:
+def repeat_lookup_if_needed(turn: Turn) -> None:
     """The pause after a failed lookup has ended: repeat the lookup, if it is still needed."""
     report = turn.herder.targets.jobs_report
     if isinstance(report, FindingLogEnd):
@@ -88,5 +88,5 @@ def _report_configured_jobs(turn: Turn, leader_epoch: LeaderEpoch) -> None:
 def _find_log_end(turn: Turn, leader_epoch: LeaderEpoch) -> None:
     targets = turn.herder.targets
     targets.last_lookup_id += 1
-    targets.jobs_report = FindingLogEnd(leader_epoch=leader_epoch, lookup_id=targets.last_lookup_id)
-    turn.emit(FindConfigEnd(purpose=AssignmentPurpose(lookup_id=targets.last_lookup_id)))
+    targets.jobs_report = FindingLogEnd(leader_epoch=leader_epoch, log_end_lookup_id=targets.last_lookup_id)
+    turn.emit(FindConfigLogEnd(purpose=LogEndLookupForAssignment(log_end_lookup_id=targets.last_lookup_id)))

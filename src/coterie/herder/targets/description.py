@@ -3,7 +3,7 @@
 from coterie.herder import statuses
 from coterie.herder.state import Turn
 from coterie.herder.targets import group_view
-from coterie.nouns.membership import GroupDescribed, RequestDescription
+from coterie.nouns.membership import GroupDescribed, RequestGroupDescription
 
 
 def request_description(turn: Turn) -> None:
@@ -11,7 +11,7 @@ def request_description(turn: Turn) -> None:
     targets = turn.herder.targets
     if not targets.is_description_requested:
         targets.is_description_requested = True
-        turn.emit(RequestDescription())
+        turn.emit(RequestGroupDescription())
 
 
 def on_group_described(turn: Turn, event: GroupDescribed) -> None:

@@ -4,7 +4,7 @@ from coterie.herder import place, statuses
 from coterie.herder.messages import WriteLogMessage
 from coterie.herder.state import Turn
 from coterie.herder.targets import configured_jobs, description, listening
-from coterie.nouns.membership import Assigned, AssignmentDetails, MembershipLost
+from coterie.nouns.membership import Assigned, ConnectAssignmentDetails, MembershipLost
 
 
 def on_assigned(turn: Turn, event: Assigned) -> None:
@@ -12,7 +12,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     jobs, and requests the group's description, which contains the jobs without a worker."""
     herder = turn.herder
     details = event.protocol_details
-    assert isinstance(details, AssignmentDetails), "the assignment is not one of a connect group"
+    assert isinstance(details, ConnectAssignmentDetails), "the assignment is not one of a connect group"
     is_news = herder.place.is_lost or event.jobs != herder.place.assigned or event.leader != herder.place.leader
     if is_news or bool(event.revoked):
         turn.emit(WriteLogMessage(text=_assignment_summary(event, details)))
@@ -39,7 +39,7 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     description.forget_description(turn)
 
 
-def _assignment_summary(event: Assigned, details: AssignmentDetails) -> str:
+def _assignment_summary(event: Assigned, details: ConnectAssignmentDetails) -> str:
     """The assignment, as a log message."""
     given = ", ".join(map(str, event.jobs)) or "nothing"
     back = ", ".join(map(str, event.revoked)) or "nothing"

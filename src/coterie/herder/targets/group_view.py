@@ -7,7 +7,7 @@ from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.herder.group_view import MOVES_LIMITED_REASON, departed_owner_reason, worker_id_of_url
 from coterie.herder.requests.views import DeferredJobs, GroupView, MemberInfo
-from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import GroupProtocolName
@@ -35,7 +35,7 @@ def build_group_view(description: GroupDescription, *, configured: Jobs, policy:
         deferred=deferred,
         unassigned=tuple((job, one.reason) for one in description.unplaceable for job in sorted(one.jobs, key=str)),
         policy=policy,
-        next_round_ms=min((one.time_left_ms for one in deferred), default=None),
+        next_round_in_ms=min((one.time_left_ms for one in deferred), default=None),
     )
 
 
@@ -81,7 +81,7 @@ def _member_info(
     )
 
 
-def _deferred_jobs(departed: DepartedDescription, time_left_ms: int) -> DeferredJobs:
+def _deferred_jobs(departed: DepartedMemberDescription, time_left_ms: int) -> DeferredJobs:
     return DeferredJobs(
         jobs=departed.jobs,
         time_left_ms=time_left_ms,
@@ -90,6 +90,6 @@ def _deferred_jobs(departed: DepartedDescription, time_left_ms: int) -> Deferred
     )
 
 
-def _departed_worker_name(departed: DepartedDescription) -> str:
+def _departed_worker_name(departed: DepartedMemberDescription) -> str:
     """The name of a departed worker: its ``host:port``."""
     return worker_id_of_url(departed.url)

@@ -10,7 +10,7 @@ and a job that was assigned and revoked before it was announced is not announced
 A relaunch announces nothing: its jobs stay with this worker. The next process announces all of them as assigned.
 """
 
-from coterie.herder.messages import NotifyListeners
+from coterie.herder.messages import NotifyRebalanceListeners
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.herder.state import Herder, Turn
 from coterie.herder.work import NotStarted, Starting
@@ -34,22 +34,22 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
 def announce_job_changes(turn: Turn) -> None:
     """Announce the jobs that have stopped and those that were started."""
     if turn.herder.targets.announced != turn.herder.place.assigned:
-        _announce_stopped(turn)
-        _announce_started(turn)
+        _announce_jobs_if_stopped(turn)
+        _announce_jobs_if_started(turn)
 
 
-def _announce_stopped(turn: Turn) -> None:
+def _announce_jobs_if_stopped(turn: Turn) -> None:
     """Announce the jobs that were announced as assigned and are no longer assigned to this worker, if all of them have
     stopped."""
     herder, targets = turn.herder, turn.herder.targets
     gone = targets.announced - herder.place.assigned
-    if not gone or not gone.tasks.isdisjoint(herder.work.active_tasks):
+    if not gone or not gone.tasks.isdisjoint(herder.work.possibly_running_tasks):
         return
     targets.announced -= gone
-    turn.emit(NotifyListeners(news=JobsLost(jobs=gone) if targets.has_lease_ended else JobsRevoked(jobs=gone)))
+    turn.emit(NotifyRebalanceListeners(news=JobsLost(jobs=gone) if targets.has_lease_ended else JobsRevoked(jobs=gone)))
 
 
-def _announce_started(turn: Turn) -> None:
+def _announce_jobs_if_started(turn: Turn) -> None:
     """Announce the newly assigned jobs, if all of them have been started. Does nothing while no job may start, or while
     the worker relaunches."""
     herder, targets = turn.herder, turn.herder.targets
@@ -66,13 +66,15 @@ def _announce_started(turn: Turn) -> None:
     if targets.announced == herder.place.assigned:
         targets.announced = herder.place.assigned  # One object, so `announce_job_changes` compares it in no time.
     turn.emit(
-        NotifyListeners(news=JobsAssigned(jobs=new, assignment_epoch=details.assignment_epoch, assignment=assignment))
+        NotifyRebalanceListeners(
+            news=JobsAssigned(jobs=new, assignment_epoch=details.assignment_epoch, assignment=assignment)
+        )
     )
 
 
 def _is_start_outstanding(herder: Herder, task: ConnectorTaskId) -> bool:
     """Whether the first start of a newly assigned task has not returned yet."""
-    match herder.work.task_runs[task].state:
+    match herder.work.local_tasks[task].state:
         case Starting():
             return True
         case NotStarted():

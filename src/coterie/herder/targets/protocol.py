@@ -42,15 +42,15 @@ def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
             raise AssertionError(f"{type(event).__name__} is no event of a connect group: this is a bug in Coterie")
 
 
-def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-    configured_jobs.on_config_end_found(turn, lookup_id, end_offset)
+def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
+    configured_jobs.on_config_log_end_found(turn, log_end_lookup_id, end_offset)
 
 
 def on_timer(turn: Turn, timer: GroupTimer) -> None:
     assert timer == "configured end", (
         f"the timer `{timer}` of classic groups has fired in a connect group: this is a bug in Coterie"
     )
-    configured_jobs.on_lookup_retry(turn)
+    configured_jobs.repeat_lookup_if_needed(turn)
 
 
 def compute_assignment_if_due(turn: Turn) -> None:
@@ -58,7 +58,7 @@ def compute_assignment_if_due(turn: Turn) -> None:
     it."""
 
 
-def notify_listeners(turn: Turn) -> None:
+def notify_rebalance_listeners(turn: Turn) -> None:
     listening.announce_job_changes(turn)
 
 
@@ -66,11 +66,11 @@ def report_released_jobs(turn: Turn) -> None:
     """Does nothing: the member reports the jobs that have stopped after each `SetWorkerState` order."""
 
 
-def report_configured_jobs(turn: Turn) -> None:
+def report_configured_jobs_if_changed(turn: Turn) -> None:
     configured_jobs.report_if_changed(turn)
 
 
-def report_state_change(turn: Turn, reason: str) -> None:
+def store_pending_state_change(turn: Turn, reason: str) -> None:
     """Does nothing: the next `SetWorkerState` order contains the change."""
 
 
@@ -99,7 +99,7 @@ def drain_wait_reason(herder: Herder) -> str | None:
     return None
 
 
-def deferred_until_ms(herder: Herder) -> int | None:
+def rebalance_delay_ends_ms(herder: Herder) -> int | None:
     """None: the coordinator, not the worker, ends the delay in a connect group."""
     return None
 
@@ -108,7 +108,7 @@ def completed_rebalances(herder: Herder) -> int | None:
     return None
 
 
-def request_group_view(turn: Turn) -> bool:
+def request_group_view_unless_ready(turn: Turn) -> bool:
     description.request_description(turn)
     return False
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from coterie.nouns.group_description import GroupDescription
 from coterie.nouns.ids import ConfigOffset, LeaderEpoch, LogPosition
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import AssignmentDetails, ConnectPlaceHandover
+from coterie.nouns.membership import ConnectAssignmentDetails, ConnectMembershipHandover
 
 # -- the leader's report of the configured jobs -----------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ class FindingLogEnd:
 
     leader_epoch: LeaderEpoch
     """The number of this worker's appointment as the leader."""
-    lookup_id: int
+    log_end_lookup_id: int
     """The number of the lookup; the result of an older lookup is ignored."""
 
 
@@ -50,17 +50,17 @@ class ReportingJobs:
 JobsReport: TypeAlias = NotReportingJobs | FindingLogEnd | ReadingToLogEnd | ReportingJobs
 
 
-class Targets:
+class HerderConnectGroupState:
     """What a worker in a connect group remembers beside its present assignment: the details of that assignment, the
     jobs announced to listeners, the group's last description, and, if it is the leader, its report of the configured
     jobs."""
 
-    def __init__(self, handover: ConnectPlaceHandover | None) -> None:
+    def __init__(self, handover: ConnectMembershipHandover | None) -> None:
         # `following`
-        self.details: AssignmentDetails | None = None
+        self.details: ConnectAssignmentDetails | None = None
         """The details of the last assignment; None before the first, and after a loss of the membership."""
         if handover is not None:
-            self.details = AssignmentDetails(
+            self.details = ConnectAssignmentDetails(
                 leader_epoch=handover.leader_epoch,
                 assignment_epoch=handover.assignment_epoch,
                 jobs_by_epoch=handover.job_epochs,

@@ -18,7 +18,7 @@ from dataclasses import replace
 from coterie.groups.classic import messages as group_messages
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.transcript import TranscriptBlock
-from coterie.lab.steps import STEPS, Steps
+from coterie.lab.steps import STEPS, MachineSteps
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
@@ -27,7 +27,7 @@ SESSION_TIMEOUT_MS = 45_000
 REBALANCE_TIMEOUT_MS = 300_000
 
 
-class Consumer:
+class ScenarioConsumer:
     """One consumer of the group, an eager member: it releases all partitions before each JoinGroup."""
 
     def __init__(
@@ -49,10 +49,10 @@ class Consumer:
     def release_and_join(self) -> None:
         """Release all partitions, as an eager member must, then queue JoinGroup."""
         if self.partitions:
-            self.scenario.report_stopped_partitions(self.name, self.partitions)
+            self.scenario.count_and_print_stopped_partitions(self.name, self.partitions)
             self.partitions = ()
         self.next_heartbeat_at_ms = None
-        self.scenario.send_request(
+        self.scenario.queue_request(
             lambda reply_to: group_messages.JoinGroup(
                 reply_to=reply_to,
                 member_id=self.member_id,
@@ -65,7 +65,7 @@ class Consumer:
                 protocol_type="consumer",
                 protocols=(group_messages.MemberProtocol(name="range", metadata=self.name.encode()),),
                 instance_id=self.instance_id,
-                can_skip_assignment=True,
+                supports_skip_assignment=True,
             ),
             self.handle_response,
         )
@@ -79,14 +79,14 @@ class Consumer:
         match response:
             case group_messages.JoinGroupResponse(error=ErrorCode.none):
                 self.member_id, self.generation = response.member_id, response.generation
-                self.send_sync(response)
+                self.queue_sync(response)
             case group_messages.JoinGroupResponse(error=ErrorCode.member_id_required):
                 self.member_id = response.member_id
                 self.release_and_join()
             case group_messages.SyncGroupResponse(error=ErrorCode.none):
                 self.partitions = tuple(response.assignment.decode().split())
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
-                self.scenario.report_assigned_partitions(self.name, self.partitions)
+                self.scenario.print_assigned_partitions(self.name, self.partitions)
             case group_messages.HeartbeatResponse(error=ErrorCode.none):
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
             case group_messages.HeartbeatResponse() | group_messages.SyncGroupResponse() if (
@@ -99,14 +99,14 @@ class Consumer:
                     f"{response}"
                 )
 
-    def send_sync(self, join_response: group_messages.JoinGroupResponse) -> None:
+    def queue_sync(self, join_response: group_messages.JoinGroupResponse) -> None:
         """Queue SyncGroup after the JoinGroup response ``join_response``; if this consumer is the leader and has to
         compute the assignments, with all assignments."""
         is_leader = join_response.leader == self.member_id and not join_response.skip_assignment
         assignments = (
             self.scenario.range_assignments([member.member_id for member in join_response.members]) if is_leader else ()
         )
-        self.scenario.send_request(
+        self.scenario.queue_request(
             lambda reply_to: group_messages.SyncGroup(
                 reply_to=reply_to,
                 member_id=self.member_id,
@@ -117,10 +117,10 @@ class Consumer:
             self.handle_response,
         )
 
-    def send_heartbeat(self) -> None:
+    def queue_heartbeat(self) -> None:
         """Queue a heartbeat. Its response sets the time of the next one."""
         self.next_heartbeat_at_ms = None
-        self.scenario.send_request(
+        self.scenario.queue_request(
             lambda reply_to: group_messages.Heartbeat(
                 reply_to=reply_to, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id
             ),
@@ -131,11 +131,11 @@ class Consumer:
 class ConsumersScenario(GroupScenario):
     """One group of consumers. Performs the commands of a transcript, and collects the lines that they print."""
 
-    def __init__(self, *, steps: Steps = STEPS) -> None:
+    def __init__(self, *, steps: MachineSteps = STEPS) -> None:
         super().__init__(GroupId("article"), steps)
         self.partitions: tuple[str, ...] = ()
         """The names of the partitions that the group reads."""
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, ScenarioConsumer] = {}
         """The running consumers, by name."""
         self.rebalance_count = 0
         """Number of rebalances since the start, or since `count from here`."""
@@ -173,7 +173,7 @@ class ConsumersScenario(GroupScenario):
             case ["count", "from", "here"]:
                 self.rebalance_count = self.stopped_partition_count = 0
             case ["count"]:
-                self.print_line(
+                self.add_output_line(
                     f"rebalances: {self.rebalance_count}, partitions stopped: {self.stopped_partition_count}"
                 )
             case _:
@@ -189,7 +189,7 @@ class ConsumersScenario(GroupScenario):
             raise ValueError(
                 f"cannot start the consumer {name}, because it runs already: end it first, or use another name"
             )
-        self.consumers[name] = Consumer(self, name, instance_id, self._count_member_start(name))
+        self.consumers[name] = ScenarioConsumer(self, name, instance_id, self._count_member_start(name))
         self.consumers[name].release_and_join()
         self.run_until_idle()
 
@@ -200,10 +200,10 @@ class ConsumersScenario(GroupScenario):
         :raises KeyError: when the consumer does not run.
         """
         consumer = self.consumers.pop(name)
-        self.report_stopped_partitions(name, consumer.partitions)
+        self.count_and_print_stopped_partitions(name, consumer.partitions)
         if consumer.instance_id is None:
             leaving = (group_messages.LeavingMember(member_id=consumer.member_id),)
-            self.send_request(
+            self.queue_request(
                 lambda reply_to: group_messages.LeaveGroup(reply_to=reply_to, members=leaving), lambda _: None
             )
         self.run_until_idle()
@@ -224,47 +224,48 @@ class ConsumersScenario(GroupScenario):
             for member, start_index, end_index in zip(ordered, end_indexes, end_indexes[1:], strict=False)
         )
 
-    def report_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
+    def count_and_print_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Print and count the partitions that the consumer ``name`` releases."""
         self.stopped_partition_count += len(partitions)
-        self.print_line(f"{name} stops [{', '.join(partitions)}]")
+        self.add_output_line(f"{name} stops [{', '.join(partitions)}]")
 
-    def report_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
+    def print_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Print the partitions that the consumer ``name`` has been assigned."""
-        self.print_line(f"{name} reads [{', '.join(partitions)}]")
+        self.add_output_line(f"{name} reads [{', '.join(partitions)}]")
 
     # -- steps of the coordinator, timers of the consumers ------------------------------------------------------------
 
     def _print_step(
         self,
-        phase_before: group_messages.Phase,
+        phase_before: group_messages.GroupPhase,
         generation_before: GenerationId,
         records: Sequence[group_messages.Record],
     ) -> None:
         is_rebalance_begun = (
-            phase_before is not group_messages.Phase.PREPARING_REBALANCE
-            and self.group.phase is group_messages.Phase.PREPARING_REBALANCE
+            phase_before is not group_messages.GroupPhase.PREPARING_REBALANCE
+            and self.group.phase is group_messages.GroupPhase.PREPARING_REBALANCE
         )
         # If there is no member to wait for, the join phase ends in the step that opens it.
         if is_rebalance_begun or (
-            phase_before is not group_messages.Phase.PREPARING_REBALANCE and self.group.generation != generation_before
+            phase_before is not group_messages.GroupPhase.PREPARING_REBALANCE
+            and self.group.generation != generation_before
         ):
             self.rebalance_count += 1
-            self.print_line("Rebalance is triggered")
+            self.add_output_line("Rebalance is triggered")
         if self.group.generation != generation_before:
             # Compared with `fresh_member_id`: a static member learns its member id only from this step's response.
             leader_names = [
                 name for name, consumer in self.consumers.items() if consumer.fresh_member_id == self.group.leader
             ]
             number = self.group.generation
-            self.print_line(
+            self.add_output_line(
                 f"Generation {number}, led by {leader_names[0]}" if leader_names else f"Generation {number}: no members"
             )
 
     def _fire_due_timer(self) -> bool:
         for _, consumer in sorted(self.consumers.items()):
             if consumer.next_heartbeat_at_ms is not None and consumer.next_heartbeat_at_ms <= self.now_ms:
-                consumer.send_heartbeat()
+                consumer.queue_heartbeat()
                 return True
         return False
 

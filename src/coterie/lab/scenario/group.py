@@ -8,10 +8,10 @@ from functools import partial
 from itertools import count
 
 from coterie.engine.timers import Timers
-from coterie.groups.classic.messages import Event, Phase, Record, ReplyTo, Request, Response, TimerKey
+from coterie.groups.classic.messages import Event, GroupPhase, Record, ReplyTo, Request, Response, TimerKey
 from coterie.groups.classic.state import ClassicGroupSettings, Group, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
-from coterie.lab.steps import Steps
+from coterie.lab.steps import MachineSteps
 from coterie.nouns.ids import GenerationId, GroupId
 
 
@@ -19,7 +19,7 @@ class GroupScenario(ABC):
     """The coordinator of one classic group, its timers, and the queue of calls to make at the current time. A subclass
     adds the members."""
 
-    def __init__(self, group_id: GroupId, steps: Steps) -> None:
+    def __init__(self, group_id: GroupId, steps: MachineSteps) -> None:
         self.steps = steps
         self.now_ms = 0
         """The time of the scenario's clock, in ms since the start of the scenario."""
@@ -38,7 +38,7 @@ class GroupScenario(ABC):
         self._start_counts: dict[str, int] = {}
         """By the name of a member's worker or consumer, how often it has started."""
 
-    def print_line(self, line: str) -> None:
+    def add_output_line(self, line: str) -> None:
         """Add ``line`` to the lines that the present command prints."""
         self.printed_lines.append(line)
 
@@ -46,7 +46,7 @@ class GroupScenario(ABC):
         """Queue a call of ``callback`` at the current time; :meth:`run_until_idle` makes the queued calls in order."""
         self._queue.append(callback)
 
-    def send_request(
+    def queue_request(
         self, build_request: Callable[[ReplyTo], Request], on_response: Callable[[Response], None]
     ) -> None:
         """Queue a request to the coordinator. When :meth:`run_until_idle` sends the request, ``build_request`` is
@@ -91,7 +91,7 @@ class GroupScenario(ABC):
         timer."""
 
     @abstractmethod
-    def _print_step(self, phase_before: Phase, generation_before: GenerationId, records: Sequence[Record]) -> None:
+    def _print_step(self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]) -> None:
         """Print what the last step of the coordinator has changed. ``phase_before`` and ``generation_before`` are those
         of the group before the step; ``records`` are what the step has written."""
 

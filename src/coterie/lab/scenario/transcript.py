@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.lab.scenario.workers_scenario import WorkersScenario
-from coterie.lab.steps import STEPS, Steps
+from coterie.lab.steps import STEPS, MachineSteps
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -100,7 +100,7 @@ def run_transcript(
     read_transcript: Callable[[str], str],
     protocol: ConnectProtocol = ConnectProtocol.STATIC,
     *,
-    steps: Steps = STEPS,
+    steps: MachineSteps = STEPS,
 ) -> list[TranscriptBlock]:
     """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command prints
     now.
@@ -162,7 +162,7 @@ def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
     fleet = scenario.fleet
     match command.split():
         case ["config", *jobs]:
-            scenario.set_configured_jobs(parse_jobs(" ".join(jobs)))
+            scenario.set_jobs_and_rebalance(parse_jobs(" ".join(jobs)))
         case ["at", "most", moves, "moves", "a", "round,", "every", seconds, "s"]:
             interval_ms = int(seconds) * 1000
             scenario.fleet.policy = replace(
@@ -223,18 +223,18 @@ def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
     """
     match words:
         case ["until", "the", "delay", "is", "over"]:
-            ends_at_ms = scenario.delay_ends_at_ms
+            ends_at_ms = scenario.rebalance_delay_ends_at_ms
             if ends_at_ms is None:
                 raise ValueError(
                     "cannot wait until the delay is over: no worker has received a delay that is still running"
                 )
             remaining_ms = ends_at_ms - scenario.now_ms
-            scenario.print_line(f"After delay {remaining_ms}:")
+            scenario.add_output_line(f"After delay {remaining_ms}:")
             scenario.advance_clock(remaining_ms)
         case [seconds, "s"]:
             scenario.advance_clock(int(seconds) * 1000)
-            ends_at_ms = scenario.delay_ends_at_ms
+            ends_at_ms = scenario.rebalance_delay_ends_at_ms
             if ends_at_ms is not None and not scenario.printed_lines:
-                scenario.print_line(f"Before delay {ends_at_ms - scenario.now_ms} expires:")
+                scenario.add_output_line(f"Before delay {ends_at_ms - scenario.now_ms} expires:")
         case _:
             raise ValueError(f"cannot wait {' '.join(words)}: write `wait 3 s` or `wait until the delay is over`")

@@ -40,7 +40,7 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
 )
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
-from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata
 
 GROUP_ID = GroupId("fleet")
 
@@ -107,7 +107,7 @@ class ScenarioWorker:
         its membership."""
         self.group_protocol: ConnectProtocol | None = None
         """The group's protocol in the generation ``last_completed_generation``; None if this is -1."""
-        self.deferred_until_ms: int | None = None
+        self.rebalance_delay_ends_ms: int | None = None
         """When the scheduled rebalance delay in the worker's last assignment ends; None if it has none or has ended."""
         self.next_moves_at_ms: int | None = None
         """When the worker, as the leader, requests the round that makes postponed moves; None if it has postponed no
@@ -125,13 +125,13 @@ class ScenarioWorker:
         for effect in self.scenario.steps.step_classic_member(self.member, event, now_ms=self.scenario.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
-                    self.send_request(id_, request)
+                    self.queue_request(id_, request)
                 case SetTimer(timer=timer, at_ms=at_ms):
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
                 case AssignmentsRequested():
-                    self.scenario.enqueue_call(partial(self.compute_round, effect))
+                    self.scenario.enqueue_call(partial(self.compute_and_send_round, effect))
                 case Assigned():
                     self.scenario.enqueue_call(partial(self.handle_assignment, effect))
                 case StopAllBeforeJoin():
@@ -146,29 +146,29 @@ class ScenarioWorker:
                 case _:
                     pass  # log lines, and states of the member that only a herder needs
 
-    def send_request(self, id_: RequestId, request: Request) -> None:
+    def queue_request(self, id_: RequestId, request: Request) -> None:
         """Queue the member's ``request``, which has the id ``id_``, for the coordinator; the member receives the
         response later."""
 
         def make_group_request(reply_to: group_messages.ReplyTo) -> group_messages.Request:
             if isinstance(request, JoinRequest) and request.member_id:
-                self._report_join(request)
+                self._print_join(request)
             return to_group_request(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
 
-        self.scenario.send_request(
+        self.scenario.queue_request(
             make_group_request,
             lambda response: self.step_member(ResponseReceived(id=id_, response=to_member_response(response))),
         )
 
-    def _report_join(self, request: JoinRequest) -> None:
+    def _print_join(self, request: JoinRequest) -> None:
         """Print that the worker sends JoinGroup, and the owned jobs that it reports."""
-        allocation = decode_metadata(request.protocols[0][1])[1].allocation
+        allocation = decode_version_and_metadata(request.protocols[0][1])[1].allocation
         verb = "rejoins" if request.reason == rejoin.RELEASED else "joins"
         group = self.scenario.group
-        if request.member_id not in group.members and group.phase is group_messages.Phase.PREPARING_REBALANCE:
+        if request.member_id not in group.members and group.phase is group_messages.GroupPhase.PREPARING_REBALANCE:
             verb += " while rebalance is still active"
         runs = format_jobs(allocation.assigned if allocation else NO_JOBS)
-        self.scenario.print_line(f"{self.name} {verb} with assignment: {runs}")
+        self.scenario.add_output_line(f"{self.name} {verb} with assignment: {runs}")
 
     def report_state_to_member(self) -> None:
         """Give the member the state that it reports in its next JoinGroup: the owned jobs, with those that are still
@@ -178,19 +178,19 @@ class ScenarioWorker:
 
     def stop_all_before_join(self) -> None:
         """Stop all jobs, because the group is eager; then let the member join."""
-        self.scenario.print_line(f"{self.name} stops everything")
+        self.scenario.add_output_line(f"{self.name} stops everything")
         self.owned_jobs, self.jobs_stopped_before_join = NO_JOBS, self.owned_jobs
         self.report_state_to_member()
 
-    def compute_round(self, request: AssignmentsRequested) -> None:
+    def compute_and_send_round(self, request: AssignmentsRequested) -> None:
         """Compute the round that the member, as that of the leader, requests, and let it send the assignments."""
         token = RoundToken.checked_token(request.token)
         if token.protocol is ConnectProtocol.EAGER:
-            self.compute_eager_round(request)
+            self.compute_and_send_eager_round(request)
         else:
-            self.compute_cooperative_round(request, token)
+            self.compute_and_send_cooperative_round(request, token)
 
-    def compute_eager_round(self, request: AssignmentsRequested) -> None:
+    def compute_and_send_eager_round(self, request: AssignmentsRequested) -> None:
         """Compute an eager round, and let the member send its assignments to the group. The round assigns all
         configured jobs if all members have stopped their jobs, otherwise none."""
         all_stopped = have_all_jobs_stopped(
@@ -206,7 +206,7 @@ class ScenarioWorker:
             )
         )
 
-    def compute_cooperative_round(self, request: AssignmentsRequested, token: RoundToken) -> None:
+    def compute_and_send_cooperative_round(self, request: AssignmentsRequested, token: RoundToken) -> None:
         """Compute a cooperative round, and let the member send its assignments to the group. The assignor's state and
         the time of postponed moves are stored for the next round."""
         outcome = assign(
@@ -217,7 +217,7 @@ class ScenarioWorker:
             last_completed_generation=self.last_completed_generation,
             now_ms=self.scenario.now_ms,
             policy=self.fleet.policy,
-            received_delay_ms=remaining_delay_ms(self.deferred_until_ms, self.scenario.now_ms),
+            received_delay_ms=remaining_delay_ms(self.rebalance_delay_ends_ms, self.scenario.now_ms),
         )
         self.assignor_state, self.eager_assigned_jobs = outcome.assignor_state, None
         self.next_moves_at_ms = self.scenario.now_ms + outcome.next_moves_in_ms if outcome.next_moves_in_ms else None
@@ -235,9 +235,9 @@ class ScenarioWorker:
         result = RoundResult.checked_token(assignment.protocol_details)
         self.last_completed_generation, self.group_protocol = GenerationId(assignment.epoch), result.protocol
         if assignment.replaces_all and self.owned_jobs:
-            self.scenario.print_line(f"{self.name} stops everything")
+            self.scenario.add_output_line(f"{self.name} stops everything")
         self.owned_jobs = retained_jobs(self.owned_jobs, assignment) | assignment.jobs
-        self.deferred_until_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
+        self.rebalance_delay_ends_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
         if assignment.leader != self.member.member_id:
             self.next_moves_at_ms = self.eager_assigned_jobs = None
         newly_revoked = assignment.revoked - self.stopping_jobs
@@ -245,7 +245,7 @@ class ScenarioWorker:
         self.report_state_to_member()
         if newly_revoked:
             slow = f", {format_jobs(self.stopping_jobs)} slowly" if self.stopping_jobs else ""
-            self.scenario.print_line(f"{self.name} stops revoked resources{slow}")
+            self.scenario.add_output_line(f"{self.name} stops revoked resources{slow}")
         if newly_revoked - self.stopping_jobs:
             self.step_member(Rejoin(reason=rejoin.RELEASED))
         if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured_jobs):
@@ -253,7 +253,7 @@ class ScenarioWorker:
 
     def end_slow_stops(self) -> None:
         """End the stops of all jobs that are still stopping, and let the member join again."""
-        self.scenario.print_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
+        self.scenario.add_output_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
         self.stopping_jobs = NO_JOBS
         self.report_state_to_member()
         self.step_member(Rejoin(reason=rejoin.RELEASED))
@@ -267,20 +267,20 @@ class ScenarioWorker:
             GenerationId(-1),
             None,
         )
-        self.deferred_until_ms = self.next_moves_at_ms = None
+        self.rebalance_delay_ends_ms = self.next_moves_at_ms = None
         self.report_state_to_member()
 
     def next_timer_at_ms(self) -> int | None:
         """The time at which the next timer of the member or of this worker is due; None if no timer is set."""
-        times_ms = (self.timers.next_deadline_ms(), self.deferred_until_ms, self.next_moves_at_ms)
+        times_ms = (self.timers.next_deadline_ms(), self.rebalance_delay_ends_ms, self.next_moves_at_ms)
         return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
     def fire_due_timer(self) -> bool:
         """Fire one timer of the member or of this worker that is due now, if there is one. Returns whether there was
         one."""
         now_ms = self.scenario.now_ms
-        if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
-            self.deferred_until_ms = None
+        if self.rebalance_delay_ends_ms is not None and self.rebalance_delay_ends_ms <= now_ms:
+            self.rebalance_delay_ends_ms = None
             self.step_member(Rejoin(reason="the scheduled rebalance delay is over"))
             return True
         if self.next_moves_at_ms is not None and self.next_moves_at_ms <= now_ms:

@@ -10,11 +10,11 @@ from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
-from coterie.groups.classic.messages import GenerationWritten, Phase, Record
+from coterie.groups.classic.messages import GenerationWritten, GroupPhase, Record
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.notation import format_assignment, format_jobs
 from coterie.lab.scenario.worker import GROUP_ID, ComputedRound, ScenarioWorker, SharedScenarioInput
-from coterie.lab.steps import STEPS, Steps
+from coterie.lab.steps import STEPS, MachineSteps
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Leave, Rejoin
@@ -32,7 +32,7 @@ class WorkersScenario(GroupScenario):
     """One group of workers. The commands of a transcript are methods, which add the lines that they print to
     ``printed_lines``."""
 
-    def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: Steps = STEPS) -> None:
+    def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: MachineSteps = STEPS) -> None:
         super().__init__(GROUP_ID, steps)
         self.newest_protocol = protocol
         """The newest protocol that a worker offers, unless the command that starts it sets another."""
@@ -46,7 +46,7 @@ class WorkersScenario(GroupScenario):
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def set_configured_jobs(self, jobs: Jobs) -> None:
+    def set_jobs_and_rebalance(self, jobs: Jobs) -> None:
         """Set the configured jobs. If the group has a leader that runs, let it request a round, and run until the group
         is idle. A leader that was killed requests none: the next leader assigns the jobs."""
         self.fleet.configured_jobs = jobs
@@ -74,7 +74,7 @@ class WorkersScenario(GroupScenario):
             self.newest_protocol if protocol is None else protocol,
             claims,
             fresh_member_id=MemberId(name + "'" * (self._count_member_start(name) - 1)),
-            report_round=self._report_round,
+            report_round=self._print_round,
         )
         self.workers[name].report_state_to_member()
         self.run_until_idle()
@@ -85,7 +85,7 @@ class WorkersScenario(GroupScenario):
         :raises KeyError: when the worker does not run.
         """
         is_leader = self.group.leader is not None and self._worker_name(self.group.leader) == name
-        self.print_line(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
+        self.add_output_line(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].step_member(Leave(reason="shutdown"))
         self.run_until_idle()
         del self.workers[name]
@@ -95,7 +95,7 @@ class WorkersScenario(GroupScenario):
 
         :raises KeyError: when the worker does not run.
         """
-        self.print_line(f"{name} dies")
+        self.add_output_line(f"{name} dies")
         del self.workers[name]
 
     def drain_worker(self, name: str) -> None:
@@ -104,7 +104,7 @@ class WorkersScenario(GroupScenario):
 
         :raises KeyError: when the worker does not run.
         """
-        self.print_line(f"{name} is to drain")
+        self.add_output_line(f"{name} is to drain")
         worker = self.workers[name]
         worker.is_draining = True
         worker.report_state_to_member()
@@ -128,10 +128,14 @@ class WorkersScenario(GroupScenario):
         self.run_until_idle()
 
     @property
-    def delay_ends_at_ms(self) -> int | None:
+    def rebalance_delay_ends_at_ms(self) -> int | None:
         """The earliest end of the scheduled rebalance delays that workers have received, in ms on the scenario's clock;
         None if no worker has received a delay that is still running."""
-        ends = [worker.deferred_until_ms for worker in self.workers.values() if worker.deferred_until_ms is not None]
+        ends = [
+            worker.rebalance_delay_ends_ms
+            for worker in self.workers.values()
+            if worker.rebalance_delay_ends_ms is not None
+        ]
         return min(ends, default=None)
 
     def print_state(self) -> None:
@@ -139,32 +143,34 @@ class WorkersScenario(GroupScenario):
         jobs_by_worker = ", ".join(
             f"{name}({format_jobs(worker.owned_jobs)})" for name, worker in sorted(self.workers.items())
         )
-        self.print_line(f"Initial group and assignment: {jobs_by_worker}".rstrip())
-        self.print_line(f"Config topic contains: {format_jobs(self.fleet.configured_jobs)[1:-1]}")
+        self.add_output_line(f"Initial group and assignment: {jobs_by_worker}".rstrip())
+        self.add_output_line(f"Config topic contains: {format_jobs(self.fleet.configured_jobs)[1:-1]}")
         if self.group.leader is not None:
-            self.print_line(f"{self._worker_name(self.group.leader)} is current leader")
+            self.add_output_line(f"{self._worker_name(self.group.leader)} is current leader")
 
     # -- steps of the machines ----------------------------------------------------------------------------------------
 
-    def _report_round(self, leader: str, protocol: ConnectProtocol, computed: ComputedRound) -> None:
+    def _print_round(self, leader: str, protocol: ConnectProtocol, computed: ComputedRound) -> None:
         """Print ``computed``, the round that the worker ``leader`` has computed with the group's ``protocol``."""
         if self._last_protocol not in (None, protocol):
-            self.print_line(f"The group speaks {protocol.setting}")
+            self.add_output_line(f"The group speaks {protocol.setting}")
         self._last_protocol = protocol
-        self.print_line(f"{leader} computes and sends assignments:")
+        self.add_output_line(f"{leader} computes and sends assignments:")
         if isinstance(computed, RoundOutcome):
-            self._report_cooperative_round(computed)
+            self._print_cooperative_round(computed)
         else:
             for member, jobs in sorted(computed.items()):
-                self.print_line(format_assignment(self._worker_name(member), delay_ms=0, owned=jobs, revoked=NO_JOBS))
-            self._report_moves_after_full_stop(computed)
+                self.add_output_line(
+                    format_assignment(self._worker_name(member), delay_ms=0, owned=jobs, revoked=NO_JOBS)
+                )
+            self._print_moves_and_forget_stops(computed)
 
-    def _report_cooperative_round(self, outcome: RoundOutcome) -> None:
+    def _print_cooperative_round(self, outcome: RoundOutcome) -> None:
         """Print each assignment of a cooperative round, the unassigned jobs with their reasons (without the jobs that
         stay unassigned because of the delay), and the number of moves."""
         for member, assignment in sorted(outcome.assignments.items()):
             name = self._worker_name(member)
-            self.print_line(
+            self.add_output_line(
                 format_assignment(
                     name, delay_ms=outcome.delay_ms, owned=assignment.owned_after, revoked=assignment.revoked
                 )
@@ -172,9 +178,9 @@ class WorkersScenario(GroupScenario):
         deferred_jobs = [job for assignment in outcome.assignor_state.deferrals for job in assignment.jobs]
         for job, reason in outcome.reason_by_unassigned_job.items():
             if job not in deferred_jobs:
-                self.print_line(f"  {format_jobs([job])} is unassigned: {reason}")
+                self.add_output_line(f"  {format_jobs([job])} is unassigned: {reason}")
         if any(worker.jobs_stopped_before_join for worker in self.workers.values()):
-            self._report_moves_after_full_stop(outcome.assignments)
+            self._print_moves_and_forget_stops(outcome.assignments)
             return
         moves = [
             (reason, jobs)
@@ -184,9 +190,9 @@ class WorkersScenario(GroupScenario):
         ]
         moves_made = sum(len(jobs) for _, jobs in moves)
         remark = ", the others not before the delay is over" if deferred_jobs else ", the others in later rounds"
-        self._report_moves(moves_made, outcome, remark if moves_made < outcome.moves_to_target else "")
+        self._print_moves(moves_made, outcome, remark if moves_made < outcome.move_count_to_target else "")
 
-    def _report_moves_after_full_stop(self, members: Iterable[MemberId]) -> None:
+    def _print_moves_and_forget_stops(self, members: Iterable[MemberId]) -> None:
         """Print the number of moves of a round for which all of ``members`` have stopped all their jobs: each stopped
         job counts as a move. The printed optimum is that of a cooperative round in which the members still run these
         jobs. The stopped jobs are then forgotten."""
@@ -205,33 +211,35 @@ class WorkersScenario(GroupScenario):
         )
         for worker in workers.values():
             worker.jobs_stopped_before_join = NO_JOBS
-        self._report_moves(sum(map(len, jobs_before.values())), cooperative_round)
+        self._print_moves(sum(map(len, jobs_before.values())), cooperative_round)
 
-    def _report_moves(self, moves_made: int, round_outcome: RoundOutcome, remark: str = "") -> None:
+    def _print_moves(self, moves_made: int, round_outcome: RoundOutcome, remark: str = "") -> None:
         """Print ``moves_made``, the number of moves that the round makes; the number of moves from the jobs that the
         members own to the target of ``round_outcome`` ("optimum"); and a lower bound of the moves to any target (M*).
         ``remark`` is added to the end of the line."""
-        optimum, lower_bound = round_outcome.moves_to_target, round_outcome.moves_lower_bound
-        self.print_line(f"  moves: {moves_made}, optimum: {optimum}, M*: {lower_bound}{remark}")
+        optimum, lower_bound = round_outcome.move_count_to_target, round_outcome.move_count_lower_bound
+        self.add_output_line(f"  moves: {moves_made}, optimum: {optimum}, M*: {lower_bound}{remark}")
 
-    def _print_step(self, phase_before: Phase, generation_before: GenerationId, records: Sequence[Record]) -> None:
+    def _print_step(self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]) -> None:
         generations = [record for record in records if isinstance(record, GenerationWritten)]
         begun_generations = [record for record in generations if record.protocol is None and record.members]
-        is_open = self.group.phase is Phase.PREPARING_REBALANCE
-        if phase_before is not Phase.PREPARING_REBALANCE and (begun_generations or is_open):
-            self.print_line("Rebalance is triggered")
+        is_open = self.group.phase is GroupPhase.PREPARING_REBALANCE
+        if phase_before is not GroupPhase.PREPARING_REBALANCE and (begun_generations or is_open):
+            self.add_output_line("Rebalance is triggered")
         for record in begun_generations:
-            self._report_leader(record)
+            self._print_leader(record)
 
-    def _report_leader(self, record: GenerationWritten) -> None:
+    def _print_leader(self, record: GenerationWritten) -> None:
         """Print the leader of the generation in ``record`` and, if another worker was the leader before, whether a
         scheduled rebalance delay in the last assignment of the new leader is still running."""
         assert record.leader is not None
         name = self._worker_name(record.leader)
-        self.print_line(f"{name} becomes leader (generation {record.generation})")
+        self.add_output_line(f"{name} becomes leader (generation {record.generation})")
         if self._last_leader not in (None, name):
-            delay = self.workers[name].deferred_until_ms
-            self.print_line("No delay is in progress." if delay is None else "There's an active delay in progress.")
+            delay = self.workers[name].rebalance_delay_ends_ms
+            self.add_output_line(
+                "No delay is in progress." if delay is None else "There's an active delay in progress."
+            )
         self._last_leader = name
 
     def _worker_name(self, member_id: MemberId) -> str:

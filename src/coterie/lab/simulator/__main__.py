@@ -15,14 +15,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from coterie.lab.simulator.clients.run import simulate_clients
-from coterie.lab.simulator.connect.run import simulate_connect
+from coterie.lab.simulator.connect.run import simulate_connect_group
 from coterie.lab.simulator.fleet.run import simulate_fleet
-from coterie.lab.simulator.outcome import Outcome
+from coterie.lab.simulator.outcome import SimulationOutcome
 from coterie.lab.simulator.producers.run import simulate_producers
 
 SIMULATE_BY_PLAY = {
     "fleet": simulate_fleet,
-    "connect": simulate_connect,
+    "connect": simulate_connect_group,
     "clients": simulate_clients,
     "producers": simulate_producers,
 }
@@ -62,7 +62,7 @@ def parse_process_count(text: str) -> int:
 
 def run_seeds(
     play: str, seeds: Iterable[int], *, trace_lines: int, process_count: int
-) -> Generator[Outcome, None, None]:
+) -> Generator[SimulationOutcome, None, None]:
     """Run the simulation ``play`` (a key of `SIMULATE_BY_PLAY`) with each of ``seeds``: in this process if
     ``process_count`` is 1, otherwise in that many new processes. Yields the outcomes in the order of the seeds; each
     contains the last ``trace_lines`` lines of the trace."""
@@ -74,10 +74,10 @@ def run_seeds(
             yield from pool.imap(simulate, seeds)
 
 
-def summary_line(outcome: Outcome) -> str:
+def summary_line(outcome: SimulationOutcome) -> str:
     """One line of text with the seed, its digest, the simulated minutes, the number of callbacks (as "events"), and the
-    `Outcome.generation_or_transaction_count`."""
-    minutes = outcome.virtual_ms / 60_000
+    `SimulationOutcome.generation_or_transaction_count`."""
+    minutes = outcome.simulated_ms / 60_000
     return (
         f"seed {outcome.seed:>5}  {outcome.digest}  {minutes:4.1f} virtual minutes"
         f"  {outcome.callback_count:>6} events  {outcome.generation_or_transaction_count:>4} generations"

@@ -26,24 +26,24 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
-from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, replay_group
-from coterie.lab.simulator.invariants import MachineCheck
-from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, recorded_name
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import FaultyDisk, SimTimers, World
-from coterie.lab.steps import Steps
+from coterie.lab.steps import MachineSteps
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupBefore:
+class GroupStateBeforeStep:
     """The state of a group before a step, as far as the invariant checks need it."""
 
-    phase: Phase
+    phase: GroupPhase
     generation: GenerationId
     """The number of the generation."""
     members: frozenset[MemberId]
@@ -51,7 +51,7 @@ class GroupBefore:
     """The member id of each static member, by its instance id."""
 
     @classmethod
-    def from_group(cls, group: Group) -> "GroupBefore":
+    def from_group(cls, group: Group) -> "GroupStateBeforeStep":
         """The present state of ``group``."""
         return cls(
             phase=group.phase,
@@ -66,7 +66,7 @@ class CoordinatorStep:
     """One step of a group's machine, for the invariant checks."""
 
     event: Event
-    group_before: GroupBefore
+    group_before: GroupStateBeforeStep
     output: Output[Record, Effect]
     group: Group
     """The group after the step."""
@@ -79,16 +79,16 @@ class CoordinatorChecker(Protocol):
     """Checks every step, response and start of the coordinator. A method raises a `Violation` when an invariant is
     broken."""
 
-    def on_step(self, step: CoordinatorStep) -> None:
+    def check_step(self, step: CoordinatorStep) -> None:
         """Check a step of the machine. Called after the step, before its records are durable."""
         ...
 
-    def on_reply(self, request: Request, response: Response) -> None:
+    def check_sent_response(self, request: Request, response: Response) -> None:
         """Check ``response`` to ``request``. Called when the response is sent: the records on which it depends are
         durable."""
         ...
 
-    def on_loaded(self, group: Group) -> None:
+    def check_and_store_loaded_group(self, group: Group) -> None:
         """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one. The group
         has its hard state, and has handled no event yet."""
         ...
@@ -149,7 +149,7 @@ class SimCoordinator:
         *,
         group_id: GroupId,
         limits: ClassicGroupSettings,
-        steps: Steps,
+        steps: MachineSteps,
     ) -> None:
         self._world = world
         self._steps = steps
@@ -168,7 +168,7 @@ class SimCoordinator:
 
     def start(self) -> None:
         """Load the group from the durable records, check it, and accept requests again."""
-        self._open_calls: dict[ReplyTo, Call] = {}
+        self._open_calls: dict[ReplyTo, NetworkCall] = {}
         self._unanswered_requests: dict[ReplyTo, Request] = {}
         self._lines_required: dict[ReplyTo, int] = {}
         """For each request with a computed response, the number of log records that must be durable before the response
@@ -176,13 +176,13 @@ class SimCoordinator:
         self._outbox = Outbox[Effect]()
         self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed_event(TimerFired(key=key)))
         self.group = replay_group(self._group_id, self._limits, self.disk.durable_lines)
-        self._group_before = GroupBefore.from_group(self.group)
+        self._group_before = GroupStateBeforeStep.from_group(self.group)
         """The group's state for the checks of the next step."""
         self._durable_group = DurableGroup(self._group_id, self._limits, self.disk.durable_lines)
         self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
         """All records that the group has written, also those that are not durable yet."""
         self.is_up = True
-        self._checker.on_loaded(self.group)
+        self._checker.check_and_store_loaded_group(self.group)
         self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.generation)
         self.feed_event(GroupLoaded())
 
@@ -202,7 +202,7 @@ class SimCoordinator:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def serve_call(self, call: Call, make_request: Callable[[ReplyTo], Request]) -> None:
+    def serve_call(self, call: NetworkCall, make_request: Callable[[ReplyTo], Request]) -> None:
         """Let the machine handle the request that ``make_request`` builds from its id. The response is sent as that of
         ``call``. The call fails if the coordinator is down, or crashes before it responds."""
         if not self.is_up:
@@ -227,14 +227,14 @@ class SimCoordinator:
         """Step the machine with ``event``, check the step, and begin to write its records to the log. Perform all
         effects that need not wait for records: those of the step when its records are durable."""
         group, group_before = self.group, self._group_before
-        with MachineCheck("groups"):
+        with MachineAssertionsAsViolations("groups"):
             output = self._steps.step_classic_group(group, event, now_ms=self._world.now_ms)
             if not isinstance(event, Heartbeat):  # Heartbeats are nine of ten steps, and change at most one deadline.
                 check_all_invariants(group)
-                self._group_before = GroupBefore.from_group(group)
+                self._group_before = GroupStateBeforeStep.from_group(group)
         if isinstance(event, TimerFired):
             self._world.add_record(RecordKind.TIMER_FIRED, recorded_name(event.key), _member_id_of_timer(event.key))
-        self._checker.on_step(
+        self._checker.check_step(
             CoordinatorStep(
                 event=event,
                 group_before=group_before,
@@ -253,16 +253,16 @@ class SimCoordinator:
         self._outbox.put(output)
         if lines:
             self._world.add_record(RecordKind.APPENDED, *count_size_and_checksum(lines))
-            self.disk.append(lines, self._on_durable)
-        self._perform_released_effects()
+            self.disk.append(lines, self._mark_durable_and_perform_effects)
+        self._perform_durable_effects()
 
-    def _on_durable(self, line_count: int) -> None:
+    def _mark_durable_and_perform_effects(self, line_count: int) -> None:
         """Perform the effects that waited for the next ``line_count`` records, which are durable now."""
         self._world.add_record(RecordKind.DURABLE, line_count)
         self._outbox.mark_durable(line_count)
-        self._perform_released_effects()
+        self._perform_durable_effects()
 
-    def _perform_released_effects(self) -> None:
+    def _perform_durable_effects(self) -> None:
         """Perform the effects that no longer wait for records: the records of their steps are durable."""
         for effect in self._outbox.pop_durable_effects():
             match effect:
@@ -276,8 +276,10 @@ class SimCoordinator:
     def _send_response(self, reply_to: ReplyTo, response: Response) -> None:
         """Check the response to the request ``reply_to``, and send it."""
         call, request = self._open_calls.pop(reply_to), self._unanswered_requests.pop(reply_to)
-        self._durable_group.check_response(request, response, lines_required=self._lines_required.pop(reply_to))
-        self._checker.on_reply(request, response)
+        self._durable_group.check_response_is_durable(
+            request, response, lines_required=self._lines_required.pop(reply_to)
+        )
+        self._checker.check_sent_response(request, response)
         if not isinstance(request, Heartbeat) or response.error is not ErrorCode.none:
             self._world.add_record(
                 RecordKind.ANSWERED,
@@ -291,7 +293,7 @@ class SimCoordinator:
     @property
     def is_stable(self) -> bool:
         """Whether the coordinator runs and the group is STABLE."""
-        return self.is_up and self.group.phase is Phase.STABLE
+        return self.is_up and self.group.phase is GroupPhase.STABLE
 
 
 def _member_id_of_timer(timer: TimerKey) -> MemberId | None:

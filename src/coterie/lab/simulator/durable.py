@@ -35,7 +35,7 @@ class DurableGroup:
         self._replayed_count = len(lines)
         self._group = replay_group(group_id, limits, lines)
 
-    def check_response(self, request: Request, response: Response, *, lines_required: int) -> None:
+    def check_response_is_durable(self, request: Request, response: Response, *, lines_required: int) -> None:
         """Check that the records on which ``response`` depends, the first ``lines_required`` of the log, are durable
         and, if ``response`` has no error, contain what it reports. Must be called when the response is sent, for the
         responses in the order of their steps.

@@ -43,33 +43,33 @@ class FaultInjector(ABC, Generic[SimProcessT]):
 
     def run_with_faults(self, faults_ms: int) -> None:
         """Call `schedule_starts_and_faults`, and run the world with faults until the simulated time ``faults_ms``. Then
-        end the faults of links and disk, and call `end_process_faults`."""
+        end the faults of links and disk, and call `end_process_faults_with_crash`."""
         self.schedule_starts_and_faults()
         self._world.run_until(faults_ms)
         self._world.add_record(RecordKind.FAULTS_END)
         self._have_faults_ended = True
         self._infrastructure_faults.heal()
-        self.end_process_faults()
+        self.end_process_faults_with_crash()
 
     @abstractmethod
     def schedule_starts_and_faults(self) -> None:
         """Schedule the starts of the first processes, and the first fault."""
 
     @abstractmethod
-    def end_process_faults(self) -> None:
+    def end_process_faults_with_crash(self) -> None:
         """End the faults of this simulation's processes; those of links and disk have ended already. Also crash the
         coordinator or broker once more: always, or in some seeds. Called once, after the last fault."""
 
     @abstractmethod
-    def start_service(self, service: str) -> None:
+    def start_service_if_missing(self, service: str) -> None:
         """Start a process of ``service``, unless one runs or ``service`` is in ``_never_restarted``. A subclass may
         start it later."""
 
     def start_missing_services(self) -> None:
-        """Call `start_service` for all services: those without a process get one. A service may have none because a
-        late request of a process that had ended has fenced its successor, which then has ended, too."""
+        """Call `start_service_if_missing` for all services: those without a process get one. A service may have none
+        because a late request of a process that had ended has fenced its successor, which then has ended, too."""
         for service in self._services:
-            self.start_service(service)
+            self.start_service_if_missing(service)
 
     def _schedule_next_fault(self) -> None:
         """Schedule a call of :meth:`_inject_fault` after a random time, with the seed's mean time between two

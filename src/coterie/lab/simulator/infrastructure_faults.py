@@ -1,6 +1,6 @@
 """The faults of links, and of the coordinator and its disk. Each fault ends after some time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from coterie.lab.simulator.network import Direction, Network
@@ -28,6 +28,32 @@ class FaultyServer(Protocol):
         ...
 
 
+class FaultEnds:
+    """Ends the faults of a simulation that last some time. If several faults with the same key overlap, they all end at
+    the last one of their ends."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._end_ms_by_key: dict[Hashable, int] = {}
+
+    def end_after(self, lasts_ms: int, key: Hashable, end_fault: Callable[[], None]) -> None:
+        """Call ``end_fault`` after ``lasts_ms``, unless another fault with ``key`` lasts longer. The key contains the
+        kind of the fault and what has it, such as a link."""
+        end_ms = self._world.now_ms + lasts_ms
+        self._end_ms_by_key[key] = max(end_ms, self._end_ms_by_key.get(key, 0))
+
+        def end_if_last() -> None:
+            if self._end_ms_by_key.get(key) == end_ms:
+                del self._end_ms_by_key[key]
+                end_fault()
+
+        self._world.call_after(lasts_ms, end_if_last)
+
+    def clear(self) -> None:
+        """Called when all faults have been ended together: their own ends have no effect any more."""
+        self._end_ms_by_key.clear()
+
+
 class InfrastructureFaults:
     """Injects the faults of links, of the coordinator and of its disk, in every simulation."""
 
@@ -39,12 +65,14 @@ class InfrastructureFaults:
         self._network = network
         self._coordinator = coordinator
         self._link_names = link_names
+        self.ends = FaultEnds(world)
+        """The ends of all faults of the simulation."""
 
     def weight_by_fault(self) -> dict[Callable[[], None], int]:
         """The functions that begin one fault each, with their weights. The weight of a fault is its frequency in
         comparison with the other faults."""
         return {
-            self.crash_coordinator: 3,
+            self.crash_and_restart_coordinator: 3,
             self._cut_random_link: 3,
             self._delay_messages: 3,
             self._lose_messages: 3,
@@ -53,11 +81,13 @@ class InfrastructureFaults:
         }
 
     def heal(self) -> None:
-        """End all faults of links and of the disk. A crashed coordinator still starts at its own time."""
+        """End all faults of links and of the disk. The planned ends of all faults have no effect any more. A crashed
+        coordinator still starts at its own time."""
+        self.ends.clear()
         self._network.heal()
         self._coordinator.disk.is_slow = False
 
-    def crash_coordinator(self) -> None:
+    def crash_and_restart_coordinator(self) -> None:
         """Crash the coordinator if it runs; it starts again 50 ms to 9 s later."""
         if self._coordinator.is_up:
             self._coordinator.crash()
@@ -69,9 +99,9 @@ class InfrastructureFaults:
         self.cut_link(name, self._rng.choice((500, 3_000, 7_000, 20_000)))
 
     def cut_link(self, name: str, duration_ms: int) -> None:
-        """Cut the link ``name`` for ``duration_ms``: all its messages are lost. It is connected earlier if an earlier
-        cut of this link ends before."""
-        link = self._network.link_of(name)
+        """Cut the link ``name`` for ``duration_ms``, or longer if an earlier cut of this link lasts longer: all its
+        messages are lost."""
+        link = self._network.find_or_add_link_faults(name)
         link.is_cut = True
         self._world.add_record(RecordKind.CUT, name)
 
@@ -79,37 +109,38 @@ class InfrastructureFaults:
             self._world.add_record(RecordKind.CONNECTED, name)
             link.is_cut = False
 
-        self._world.call_after(duration_ms, connect_link)
+        self.ends.end_after(duration_ms, ("cut", name), connect_link)
 
     def _delay_messages(self) -> None:
         """Delay the messages of one direction of a random link: those that are sent in the next 0.3 to 10 s arrive only
         after that time."""
         name, direction = self._rng.choice(self._link_names), self._rng.choice(list(Direction))
         ms = self._rng.choice((300, 2_000, 5_000, 10_000))
-        self._network.link_of(name).delayed_until_ms[direction] = self._world.now_ms + ms
+        self._network.find_or_add_link_faults(name).delayed_until_ms[direction] = self._world.now_ms + ms
         self._world.add_record(RecordKind.CLOGGED, name, direction, ms)
 
     def _lose_messages(self) -> None:
         """Let a random link lose 5, 20 or 50 % of its messages, for 1 to 20 s."""
         name = self._rng.choice(self._link_names)
-        link = self._network.link_of(name)
+        link = self._network.find_or_add_link_faults(name)
         link.loss_probability = self._rng.choice((0.05, 0.2, 0.5))
         self._world.add_record(RecordKind.LOSSY, name, f"{link.loss_probability:.0%}")
 
         def end_losses() -> None:
             link.loss_probability = 0.0
 
-        self._world.call_after(self._rng.randint(1_000, 20_000), end_losses)
+        self.ends.end_after(self._rng.randint(1_000, 20_000), ("losses", name), end_losses)
 
     def _break_connections(self) -> None:
         """For 1 to 20 s, let the connection of 30 % of the requests on a random link break."""
-        link = self._network.link_of(self._rng.choice(self._link_names))
+        name = self._rng.choice(self._link_names)
+        link = self._network.find_or_add_link_faults(name)
         link.break_probability = 0.3
 
         def end_breaks() -> None:
             link.break_probability = 0.0
 
-        self._world.call_after(self._rng.randint(1_000, 20_000), end_breaks)
+        self.ends.end_after(self._rng.randint(1_000, 20_000), ("breaks", name), end_breaks)
 
     def _slow_disk(self) -> None:
         """Make the disk slow, for 1 to 10 s."""
@@ -119,4 +150,4 @@ class InfrastructureFaults:
         def end_slowness() -> None:
             disk.is_slow = False
 
-        self._world.call_after(self._rng.randint(1_000, 10_000), end_slowness)
+        self.ends.end_after(self._rng.randint(1_000, 10_000), "slow disk", end_slowness)

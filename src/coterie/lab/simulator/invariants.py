@@ -18,7 +18,7 @@ class Invariant(StrEnum):
     them within the time of a clean stop after it resumes."""
     RESTARTED_IN_PLACE = "restarted-in-place"
     """A task's query that died restarts only while its worker holds the task's checkpoint, and only before the worker's
-    lease ends (`Lease.duration_ms` after the worker sent the newest answered request)."""
+    lease ends (`LeaseDurations.duration_ms` after the worker sent the newest answered request)."""
     RELEASED_FIRST = "released-first"
     """No round assigns a job to a member if another member has reported for this round that it owns the job (KIP-415:
     release before acquisition)."""
@@ -211,7 +211,7 @@ class Violation(Exception):
         return ": ".join(self.args)
 
 
-class MachineCheck:
+class MachineAssertionsAsViolations:
     """A context manager that raises a `Violation` of MACHINE_CHECK in place of an AssertionError of a machine's step.
     It is a class, because it surrounds every step and a generator-based context manager is slower."""
 

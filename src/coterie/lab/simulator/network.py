@@ -17,7 +17,7 @@ class Direction(StrEnum):
 
 
 @dataclass(slots=True)
-class Link:
+class LinkFaults:
     """The present faults of the link between one worker (or client, or producer) and the broker."""
 
     is_cut: bool = False
@@ -38,15 +38,15 @@ class Network:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, LinkFaults] = {}
         self.late_probability = 0.02
         """The probability that a message is delayed by 10 to 800 ms, on a healthy link too."""
 
-    def link_of(self, link_name: str) -> Link:
+    def find_or_add_link_faults(self, link_name: str) -> LinkFaults:
         """The link of ``link_name``; if there is none yet, a new one without faults."""
         link = self._links.get(link_name)
         if link is None:
-            link = self._links[link_name] = Link()
+            link = self._links[link_name] = LinkFaults()
         return link
 
     def heal(self) -> None:
@@ -56,13 +56,13 @@ class Network:
     def send_request(
         self,
         link_name: str,
-        serve: "Callable[[Call], None]",
+        serve: "Callable[[NetworkCall], None]",
         *,
         on_response: Callable[[object], None],
         on_failure: Callable[[str], None],
         late_max_ms: int = 0,
         is_response_large: bool = False,
-    ) -> "Call":
+    ) -> "NetworkCall":
         """Send a request over the link of ``link_name`` to the broker: when it arrives, ``serve`` is called with the
         call, which is also returned. Later ``on_response`` is called with the response, or ``on_failure`` with a
         reason; at most one of them, once. ``is_response_large``: whether the response is a large message.
@@ -70,10 +70,10 @@ class Network:
         If the request is lost, the call fails up to 4 s later. If the connection breaks, the call fails up to 0.3 s
         later, but the request still arrives, up to ``late_max_ms`` late.
         """
-        call = Call(self._world, self, link_name, on_response, on_failure, is_response_large=is_response_large)
+        call = NetworkCall(self._world, self, link_name, on_response, on_failure, is_response_large=is_response_large)
         late_ms = 0
-        if self.link_of(link_name).break_probability and self._world.draw_bool(
-            self.link_of(link_name).break_probability
+        if self.find_or_add_link_faults(link_name).break_probability and self._world.draw_bool(
+            self.find_or_add_link_faults(link_name).break_probability
         ):
             call.fail_later("the connection broke", within_ms=300)
             late_ms = self._world.rng.randint(0, late_max_ms)
@@ -100,7 +100,7 @@ class Network:
         """Send one message over the link of ``link_name``: call ``on_arrival`` later, when the message arrives; if the
         message is lost, call ``on_loss`` now. ``late_ms`` is added to the delays of the link. ``is_large``: whether the
         message is large."""
-        link, rng, now_ms = self.link_of(link_name), self._world.rng, self._world.now_ms
+        link, rng, now_ms = self.find_or_add_link_faults(link_name), self._world.rng, self._world.now_ms
         if (
             link.is_cut
             or (is_large and link.drops_large_messages)
@@ -115,7 +115,7 @@ class Network:
         self._world.call_at(at_ms, on_arrival)
 
 
-class Call:
+class NetworkCall:
     """One request over the link of ``link_name``, until its caller has a response or a failure. The call ends once; a
     response or failure that comes later is ignored."""
 

@@ -9,13 +9,13 @@ from coterie.lab.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SimulationOutcome:
     """The outcome of the simulation with one seed."""
 
     seed: int
     digest: str
     """The checksum of all records: two runs of a seed are equal if their digests are equal."""
-    virtual_ms: int
+    simulated_ms: int
     """The simulated time at the end, in ms since the start."""
     callback_count: int
     """Number of callbacks that have run."""
@@ -35,7 +35,7 @@ def run_to_outcome(
     *,
     generation_or_transaction_count: Callable[[], int],
     trace_lines: int,
-) -> Outcome:
+) -> SimulationOutcome:
     """Run ``play``, the simulation with ``seed`` in ``world``, and return its outcome.
     ``generation_or_transaction_count`` is called at the end; ``trace_lines`` is how many of the last lines of the trace
     the outcome has. A `Violation` becomes part of the outcome; every other exception is a bug of a machine or of the
@@ -53,10 +53,10 @@ def run_to_outcome(
             f"last lines of its trace:\n{world.trace_text(trace_lines)}"
         )
         raise
-    return Outcome(
+    return SimulationOutcome(
         seed=seed,
         digest=world.digest,
-        virtual_ms=world.now_ms,
+        simulated_ms=world.now_ms,
         callback_count=world.callback_count,
         generation_or_transaction_count=generation_or_transaction_count(),
         violation=violation,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import GroupLoaded, Heartbeat, HeartbeatResponse, ReplyTo, SessionTimer
-from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.state import Group, GroupPhase
 from coterie.groups.effects import Reply
 from coterie.lab.simulator.durable import EncodedRecord, replay_group
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -25,7 +25,7 @@ def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
             Invariant.REPLAY_IS_LIVE,
             "the last generation or the offsets of the live group are not those after a replay of its records",
         )
-    if group.phase is not Phase.STABLE:
+    if group.phase is not GroupPhase.STABLE:
         return
     step(replica, GroupLoaded(), now_ms=0)
     for attribute in ("phase", "leader", "static_members", "generation"):

@@ -43,14 +43,14 @@ class SimProcess:
         self.world.add_record(RecordKind.RESUMED, self.name)
         missed_callbacks, self._missed_callbacks = self._missed_callbacks, []
         for callback in missed_callbacks:
-            self.deliver_callback(callback)
+            self.call_now_or_on_resume(callback)
 
     def call_after(self, in_ms: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` in ``in_ms``; if the process is paused at that time, when it resumes; if it has ended,
         never."""
-        self.world.call_after(in_ms, lambda: self.deliver_callback(callback))
+        self.world.call_after(in_ms, lambda: self.call_now_or_on_resume(callback))
 
-    def deliver_callback(self, callback: Callable[[], None]) -> None:
+    def call_now_or_on_resume(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` now; if the process is paused, when it resumes; if the process has ended, never."""
         if self.is_paused:
             self._missed_callbacks.append(callback)

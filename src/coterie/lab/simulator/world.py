@@ -98,14 +98,14 @@ class SimTimers(Generic[KeyT]):
         self._is_closed = True
 
     def _plan_wake_up(self) -> None:
-        """Plan a call of :meth:`_fire_due_timers` for the time of the earliest timer. Does nothing if no timer is set,
-        or a call is planned for this time or earlier."""
+        """Plan a call of :meth:`_fire_due_timers_unless_replaced` for the time of the earliest timer. Does nothing if
+        no timer is set, or a call is planned for this time or earlier."""
         next_ms = self._timers.next_deadline_ms()
         if next_ms is not None and (self._next_wake_up_ms is None or next_ms < self._next_wake_up_ms):
             self._next_wake_up_ms = next_ms
-            self._world.call_at(next_ms, lambda: self._fire_due_timers(next_ms))
+            self._world.call_at(next_ms, lambda: self._fire_due_timers_unless_replaced(next_ms))
 
-    def _fire_due_timers(self, planned_ms: int) -> None:
+    def _fire_due_timers_unless_replaced(self, planned_ms: int) -> None:
         """Fire the timers that are due, and plan the next call. Does nothing if the timers are closed, or if this call,
         which was planned for ``planned_ms``, was replaced by an earlier one."""
         if self._is_closed or planned_ms != self._next_wake_up_ms:

@@ -44,12 +44,12 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.presence import (
     lose_membership_if_lease_over,
-    on_confirm_leadership,
     on_event_while_leaving,
     on_heartbeat_response,
     on_leave,
     on_leave_and_rejoin,
-    send_heartbeat,
+    send_heartbeat_if_possible,
+    start_leadership_check,
 )
 from coterie.member.classic.rounds import (
     is_worker_state_in_join,
@@ -59,7 +59,7 @@ from coterie.member.classic.rounds import (
     on_send_assignments,
     on_set_worker_state,
     on_sync_response,
-    rejoin_after_failed_request,
+    schedule_rejoin_after_failed_request,
 )
 from coterie.member.classic.state import (
     AwaitingResponse,
@@ -93,7 +93,7 @@ from coterie.nouns.membership import (
     Leave,
     LeaveAndRejoin,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     SetWorkerState,
@@ -129,7 +129,7 @@ def on_event(turn: Turn, event: Event) -> None:
         case TimerFired(timer=timer):
             on_timer(turn, timer)
         case MemberStarted():
-            on_started(turn)
+            send_heartbeat_if_handed_over(turn)
         case SetWorkerState():
             on_set_worker_state(member, event)
         case Rejoin(reason=reason):
@@ -143,7 +143,7 @@ def on_event(turn: Turn, event: Event) -> None:
             on_leave_and_rejoin(turn, reason)
         case Leave(reason=reason, is_permanent=is_permanent):
             on_leave(turn, reason, is_permanent=is_permanent)
-        case SetConfiguredJobs() | UpdateAssignor() | InstallTarget() | RequestDescription() | SuspendMembership():
+        case SetConfiguredJobs() | UpdateAssignor() | InstallTarget() | RequestGroupDescription() | SuspendMembership():
             raise AssertionError(
                 f"{type(event).__name__} is an order to the member of a connect group, but this worker is in a classic "
                 "group: this is a bug in Coterie"
@@ -156,10 +156,10 @@ def on_order_to_leader(turn: Turn, order: SendAssignments | ConfirmLeadership) -
         case SendAssignments():
             on_send_assignments(turn, order)
         case ConfirmLeadership(token=token):
-            on_confirm_leadership(turn, token)
+            start_leadership_check(turn, token)
 
 
-def on_started(turn: Turn) -> None:
+def send_heartbeat_if_handed_over(turn: Turn) -> None:
     """Send a heartbeat at once if the previous process passed its membership on, because its next heartbeat may be
     overdue."""
     if isinstance(turn.member.place, InGroup):
@@ -190,8 +190,8 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
 
 def on_failed_request(turn: Turn, event: RequestFailed) -> None:
     """Process the failure of a request. A failed heartbeat is followed by another one after a back-off. After a failed
-    join, sync or check for a prior member, the member joins again (`rejoin_after_failed_request`). The failure is
-    ignored if the member no longer waits for the response."""
+    join, sync or check for a prior member, the member joins again (`schedule_rejoin_after_failed_request`). The failure
+    is ignored if the member no longer waits for the response."""
     match take_request_in_flight(turn, event.id):
         case None:
             pass
@@ -204,7 +204,7 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
             turn.emit(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
         case asking:
             turn.log_failure(f"A request to the group's coordinator failed; this worker joins again: {event.reason}")
-            rejoin_after_failed_request(turn, asking)
+            schedule_rejoin_after_failed_request(turn, asking)
 
 
 def take_request_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[HeartbeatRequest] | None:
@@ -230,7 +230,7 @@ def on_timer(turn: Turn, timer: Timer) -> None:
     member, now_ms = turn.member, turn.now_ms
     match timer, member.round:
         case "heartbeat", _:
-            send_heartbeat(turn)
+            send_heartbeat_if_possible(turn)
         case "lease", _:
             lose_membership_if_lease_over(turn)
         case "answer", (CheckingPriorMember() | JoinSent() | SyncSent()) as asking:
@@ -241,7 +241,7 @@ def on_timer(turn: Turn, timer: Timer) -> None:
                         f"{member.settings.response_timeout_ms} ms; this worker joins again"
                     )
                 )
-                rejoin_after_failed_request(turn, asking)
+                schedule_rejoin_after_failed_request(turn, asking)
         case "retry", (
             WaitingToJoin(backoff_ends_ms=int(until_ms)) | StoppingAllJobs(backoff_ends_ms=int(until_ms))
         ) as waiting:

@@ -23,7 +23,7 @@ from coterie.member.classic.state import (
 from coterie.member.classic.turn import Turn
 from coterie.member.events import (
     CancelTimer,
-    LeaveCompleted,
+    MemberEnded,
     RequestFailed,
     ResponseReceived,
     SetTimer,
@@ -70,9 +70,9 @@ def set_heartbeat_timer(turn: Turn) -> None:
     turn.emit(SetTimer(timer="heartbeat", at_ms=turn.now_ms + interval_ms))
 
 
-def send_heartbeat(turn: Turn) -> None:
+def send_heartbeat_if_possible(turn: Turn) -> None:
     """Send a heartbeat, and set the timer of the next one. No heartbeat is sent outside the group, or while the last
-    heartbeat has waited for its response for less than ``Lease.heartbeat_timeout_ms``."""
+    heartbeat has waited for its response for less than ``LeaseDurations.heartbeat_timeout_ms``."""
     member = turn.member
     place = member.place
     if not isinstance(place, InGroup):
@@ -98,7 +98,7 @@ def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], res
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, in_flight)
-            _confirm_leadership(turn, in_flight)
+            _confirm_leadership_if_ordered(turn, in_flight)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
             if error is ErrorCode.rebalance_in_progress:
                 renew_lease(turn, in_flight)  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
@@ -123,16 +123,16 @@ def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], res
             )
 
 
-def on_confirm_leadership(turn: Turn, token: int) -> None:
+def start_leadership_check(turn: Turn, token: int) -> None:
     """Store the leadership check ``token`` that the herder has ordered, and send a heartbeat at once; if the last
     heartbeat has no response yet, send one when its response arrives. The response to the heartbeat that was sent after
     this order confirms that this worker is the leader."""
     member = turn.member
     member.leadership_check = LeadershipCheck(order_token=token, ordered_at_request_id=next(member.request_ids))
-    send_heartbeat(turn)
+    send_heartbeat_if_possible(turn)
 
 
-def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
+def _confirm_leadership_if_ordered(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
     """Confirm that this worker is the leader, if the herder has asked for it and this heartbeat, which was accepted,
     was sent after that, in the generation that this worker leads. If the heartbeat was sent before the herder asked,
     send the next one at once."""
@@ -144,12 +144,12 @@ def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> No
         member.leadership_check = None
         turn.emit(LeadershipConfirmed(token=check.order_token))
     else:
-        send_heartbeat(turn)
+        send_heartbeat_if_possible(turn)
 
 
 def renew_lease(turn: Turn, in_flight: InFlight[Request]) -> None:
-    """Extend the lease, the time in which this worker may run its jobs: it ends ``Lease.duration_ms`` after the
-    answered request was sent. The stored failures are cleared."""
+    """Extend the lease, the time in which this worker may run its jobs: it ends ``LeaseDurations.duration_ms`` after
+    the answered request was sent. The stored failures are cleared."""
     member = turn.member
     member.failures.clear()
     place = member.place
@@ -173,7 +173,7 @@ def lose_membership_if_lease_over(turn: Turn) -> bool:
     return True
 
 
-def rejoin_after_backoff(turn: Turn) -> None:
+def schedule_rejoin_after_backoff(turn: Turn) -> None:
     """Join again after a back-off, which doubles with each retry since the last assignment."""
     member = turn.member
     settings = member.settings
@@ -197,7 +197,7 @@ def on_unknown_member_id(turn: Turn) -> None:
     if isinstance(member.place, InGroup):
         lose_membership(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
     else:
-        rejoin_after_backoff(turn)
+        schedule_rejoin_after_backoff(turn)
     clear_member_id(member)
     member.prior_member = PriorMemberStatus.UNCHECKED
 
@@ -280,7 +280,7 @@ def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
 
 
 def complete_leave(turn: Turn) -> None:
-    """End the member without waiting for a response, and emit `LeaveCompleted`."""
+    """End the member without waiting for a response, and emit `MemberEnded`."""
     turn.member.ending = HasLeft()
     turn.emit(CancelTimer(timer="leave"))
-    turn.emit(LeaveCompleted())
+    turn.emit(MemberEnded())

@@ -23,7 +23,7 @@ def protocols_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
         return settings.protocols
     lease_ends_ms = place.lease_ends_ms
     away_ms = 0 if lease_ends_ms is None else turn.now_ms - (lease_ends_ms - settings.lease_duration_ms)
-    if not place.may_have_missed_vote and away_ms < settings.rebalance_timeout_ms:
+    if not place.may_have_missed_protocol_change and away_ms < settings.rebalance_timeout_ms:
         return settings.protocols
     cooperative = tuple(offered for offered in settings.protocols if offered is not ConnectProtocol.EAGER)
     return cooperative or settings.protocols
@@ -54,4 +54,4 @@ def log_protocol_if_changed(turn: Turn, protocol: ConnectProtocol) -> None:
         text += "; so each rebalance stops all tasks"
     if member.settings.claims is not None and protocol < ConnectProtocol.STATIC:
         text += "; static.connectors and static.tasks are ignored"
-    turn.emit(WriteLogMessage(text=text, warns=True))
+    turn.emit(WriteLogMessage(text=text, is_warning=True))

@@ -18,8 +18,8 @@ from coterie.member.classic.presence import (
     lose_membership_if_lease_over,
     lose_membership_permanently,
     on_unknown_member_id,
-    rejoin_after_backoff,
     renew_lease,
+    schedule_rejoin_after_backoff,
     set_heartbeat_timer,
     shorten_heartbeat_interval_for_next_round,
 )
@@ -57,8 +57,13 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
 )
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.wire.connect_opaque import encode_opaque
+from coterie.wire.connect_bytes import (
+    decode_version_and_assignment,
+    decode_version_and_metadata,
+    encode_assignment,
+    encode_metadata,
+)
+from coterie.wire.connect_opaque import encode_worker_name
 from coterie.wire.errors import ErrorCode
 
 # -- joining ----------------------------------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ def worker_metadata_for_join(member: Member) -> WorkerMetadata:
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
         draining=worker_state.draining,
-        opaque=None if settings.worker_name is None else encode_opaque(name=settings.worker_name),
+        opaque=None if settings.worker_name is None else encode_worker_name(name=settings.worker_name),
     )
 
 
@@ -211,13 +216,14 @@ def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
     return in_flight
 
 
-def rejoin_after_failed_request(turn: Turn, awaiting: AwaitingResponse) -> None:
+def schedule_rejoin_after_failed_request(turn: Turn, awaiting: AwaitingResponse) -> None:
     """Join again after a back-off, because a request has failed or its response is overdue. If this was a join of a
-    worker in the group, store that the group may have selected another protocol (``may_have_missed_vote``)."""
+    worker in the group, store that the group may have selected another protocol
+    (``may_have_missed_protocol_change``)."""
     member = turn.member
     if isinstance(awaiting, JoinSent) and isinstance(member.place, InGroup):
-        member.place = replace(member.place, may_have_missed_vote=True)
-    rejoin_after_backoff(turn)
+        member.place = replace(member.place, may_have_missed_protocol_change=True)
+    schedule_rejoin_after_backoff(turn)
 
 
 def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
@@ -237,9 +243,9 @@ def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> Non
         case ErrorCode.unknown_member_id:
             on_unknown_member_id(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
-            rejoin_after_backoff(turn)
+            schedule_rejoin_after_backoff(turn)
         case ErrorCode.inconsistent_group_protocol if withheld_eager and isinstance(place, InGroup):
-            member.place = replace(place, protocol=ConnectProtocol.EAGER, may_have_missed_vote=False)
+            member.place = replace(place, protocol=ConnectProtocol.EAGER, may_have_missed_protocol_change=False)
         case error:
             on_error_response(turn, error)
 
@@ -251,7 +257,9 @@ def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: Joi
     member, former = turn.member, turn.member.place
     protocol = offered_protocol(member, response.protocol)
     if isinstance(former, InGroup):
-        place = replace(former, generation=response.generation, protocol=protocol, may_have_missed_vote=False)
+        place = replace(
+            former, generation=response.generation, protocol=protocol, may_have_missed_protocol_change=False
+        )
         member.place = place
         renew_lease(turn, in_flight)
     else:
@@ -266,7 +274,7 @@ def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: Joi
                 "worker joins again"
             )
         )
-        rejoin_after_backoff(turn)
+        schedule_rejoin_after_backoff(turn)
     elif response.leader == response.member_id and not response.skip_assignment:
         member.prior_member = PriorMemberStatus.NOT_IN_GROUP
         member.round = ComputingAssignments(protocol=protocol)
@@ -305,7 +313,7 @@ def on_error_response(turn: Turn, error: ErrorCode) -> None:
         turn.emit(MembershipRefused(reason=reason))
     else:
         turn.log_failure(f"The group's coordinator responded with {error.name}; this worker joins again")
-        rejoin_after_backoff(turn)
+        schedule_rejoin_after_backoff(turn)
 
 
 def concerns_this_member(joins: JoinSent, member_id: MemberId) -> bool:
@@ -318,13 +326,13 @@ def decode_member_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMe
     """The metadata of a member. None if it cannot be decoded: a warning is logged, and the leader assigns nothing to
     that member."""
     try:
-        return decode_metadata(data)[1]
+        return decode_version_and_metadata(data)[1]
     except WireError as error:
         text = (
             f"The metadata of member {other} cannot be decoded, so this rebalance assigns nothing to that member; "
             f"check that all workers run compatible versions: {error}"
         )
-        turn.emit(WriteLogMessage(text=text, warns=True))
+        turn.emit(WriteLogMessage(text=text, is_warning=True))
         return None
 
 
@@ -386,14 +394,14 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
             "the leader assigned nothing to this worker, probably because the leader could not decode this worker's "
             "metadata; check that all workers run compatible versions",
         )
-        rejoin_after_backoff(turn)
+        schedule_rejoin_after_backoff(turn)
         return
     try:
-        _, assignment = decode_assignment(data)
+        _, assignment = decode_version_and_assignment(data)
     except WireError as error:
         turn.log_failure(f"The assignment from the group's leader cannot be decoded; this worker joins again: {error}")
         turn.member.malformed_assignments += 1
-        rejoin_after_backoff(turn)
+        schedule_rejoin_after_backoff(turn)
         return
     on_assignment(turn, protocol, assignment)
 

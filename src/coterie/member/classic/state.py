@@ -12,7 +12,7 @@ from itertools import count
 from typing import TypeAlias
 
 from coterie.config import defaults
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, LeaveRequest, SyncRequest
 from coterie.member.events import RequestId
 from coterie.member.failure_log import FailureLog
@@ -20,7 +20,7 @@ from coterie.member.in_flight import InFlight
 from coterie.member.leadership import LeadershipCheck
 from coterie.nouns.ids import ConfigOffset, GenerationId, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import ClassicPlaceHandover, SetWorkerState
+from coterie.nouns.membership import ClassicMembershipHandover, SetWorkerState
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 
 NO_GENERATION = GenerationId(-1)
@@ -71,9 +71,9 @@ class MemberSettings:
     """The longest back-off."""
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> LeaseDurations:
         """The durations that follow from this worker's session timeout."""
-        return Lease(self.session_timeout_ms)
+        return LeaseDurations(self.session_timeout_ms)
 
     @property
     def lease_duration_ms(self) -> int:
@@ -128,7 +128,7 @@ class InGroup:
     and config offset."""
     lease_ends_ms: int | None = None
     """The end of the lease; None before the first response that grants one."""
-    may_have_missed_vote: bool = False
+    may_have_missed_protocol_change: bool = False
     """Whether the response to a join was lost, or the previous process handed the membership over during a rebalance:
     the group may then have selected another protocol than ``protocol``."""
     next_round_expected_until_ms: int = 0
@@ -256,9 +256,9 @@ Ending: TypeAlias = Refused | Leaving | HasLeft
 
 class Member:
     """The state of one member. It is not stored durably: a worker that starts again is a new member, unless it is
-    static or its process relaunches (`ClassicPlaceHandover`)."""
+    static or its process relaunches (`ClassicMembershipHandover`)."""
 
-    def __init__(self, settings: MemberSettings, place: ClassicPlaceHandover | None = None) -> None:
+    def __init__(self, settings: MemberSettings, place: ClassicMembershipHandover | None = None) -> None:
         """``place`` is the membership that the previous process passed on: this member continues the membership and
         sends its heartbeats. None: this worker is in no group yet."""
         self.settings = settings
@@ -325,7 +325,7 @@ class Member:
             case _:
                 return NO_JOBS
 
-    def _continue_membership(self, place: ClassicPlaceHandover) -> None:
+    def _continue_membership(self, place: ClassicMembershipHandover) -> None:
         """Continue the membership that the previous process passed on."""
         self.worker_state = SetWorkerState(config_offset=place.config_offset, owned=place.jobs)
         self.place = InGroup(
@@ -335,7 +335,7 @@ class Member:
             assignment=WorkerAssignment(
                 leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
             ),
-            may_have_missed_vote=place.may_have_missed_vote,
+            may_have_missed_protocol_change=place.may_have_missed_protocol_change,
         )
         self.round = AssignmentReceived()
 

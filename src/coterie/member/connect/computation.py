@@ -11,7 +11,7 @@ Process").
 COMPUTE_ASSIGNMENT begins a new computation in each state but PrepareSent: the coordinator waits for no older one.
 """
 
-from coterie.member.connect.messages import InstallRequest, PrepareRequest
+from coterie.member.connect.messages import InstallAssignmentRequest, PrepareAssignmentRequest
 from coterie.member.connect.requests import response_timeout_ms
 from coterie.member.connect.state import (
     ComputationToken,
@@ -46,7 +46,7 @@ def on_chosen_to_compute(turn: Turn) -> None:
         send_prepare(turn)
 
 
-def resend_prepare_or_install(turn: Turn) -> None:
+def resend_prepare_or_install_if_due(turn: Turn) -> None:
     """Called when a heartbeat was accepted: send Prepare or Install again if its response was lost, or if the
     coordinator refused it because of its old member epoch."""
     match turn.member.computation:
@@ -62,7 +62,7 @@ def send_prepare(turn: Turn) -> None:
     """Send ConnectGroupPrepareAssignment."""
     member = turn.member
     assert isinstance(member.place, InGroup)
-    request = PrepareRequest(
+    request = PrepareAssignmentRequest(
         group_id=member.settings.group_id,
         member_id=member.settings.member_id,
         member_epoch=member.place.member_epoch,
@@ -75,7 +75,7 @@ def send_install(turn: Turn, group_epoch: GroupEpoch, error: int, target: Comput
     """Send ConnectGroupInstallAssignment."""
     member = turn.member
     assert isinstance(member.place, InGroup)
-    request = InstallRequest(
+    request = InstallAssignmentRequest(
         group_id=member.settings.group_id,
         member_id=member.settings.member_id,
         member_epoch=member.place.member_epoch,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coterie.member.connect.computation import on_chosen_to_compute, resend_prepare_or_install
+from coterie.member.connect.computation import on_chosen_to_compute, resend_prepare_or_install_if_due
 from coterie.member.connect.presence import (
     apply_session_timeout,
     clear_membership_state,
@@ -37,7 +37,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
 from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Assigned, AssignmentDetails, LeadershipConfirmed, MemberStateChanged
+from coterie.nouns.membership import Assigned, ConnectAssignmentDetails, LeadershipConfirmed, MemberStateChanged
 
 INTERVAL_MIN_MS = 100
 """The minimum time between two heartbeats of which the first had no effect. It applies even if the coordinator states a
@@ -77,7 +77,7 @@ def send_heartbeat_if_due(turn: Turn) -> None:
             member, place.accepted_data, None
         ) or must_confirm_leadership(member):
             send_heartbeat(turn)
-        case _, HeartbeatSent(may_be_held=True) as sent if not member.older_heartbeats and (
+        case _, HeartbeatSent(may_response_be_held=True) as sent if not member.older_heartbeats and (
             must_report_at_once(member, sent.reported_data, sent.configured_report) or must_confirm_leadership(member)
         ):
             send_heartbeat(turn)
@@ -98,7 +98,7 @@ def send_heartbeat(turn: Turn) -> None:
     )
 
 
-def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> None:
+def schedule_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> None:
     """Set the time of the next heartbeat after the accepted heartbeat ``sent``: at once if responses are held, else
     after the interval that the coordinator states. If a response that must be held arrives at once and has no effect,
     and no other request has ended the hold, the coordinator does not hold: a pause follows."""
@@ -109,7 +109,7 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
     if member.settings.allowed_response_hold_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
-    elif sent.must_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
+    elif sent.must_response_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
         at_ms = max(now_ms, sent.in_flight.sent_at_ms + INTERVAL_MIN_MS)
     member.heartbeat = HeartbeatDue(at_ms=at_ms)
     if at_ms > now_ms:
@@ -177,7 +177,7 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
             assignment=response.assignment or _NO_ASSIGNMENT,
         )
     else:
-        place = place_after_response(before, response)
+        place = membership_after_response(before, response)
     member.place = replace(
         place,
         accepted_data=remove_accepted_reasons(member, sent.reported_data),
@@ -192,16 +192,16 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
     member.failures.clear()
     member.retries = 0
     has_changed = emit_assignment_if_changed(turn, before)
-    confirm_leadership(turn, sent)
+    confirm_leadership_if_ordered(turn, sent)
     is_chosen = response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
     if is_chosen:
         on_chosen_to_compute(turn)
     else:
-        resend_prepare_or_install(turn)
-    set_next_heartbeat(turn, sent, had_effect=has_changed or is_chosen)
+        resend_prepare_or_install_if_due(turn)
+    schedule_next_heartbeat(turn, sent, had_effect=has_changed or is_chosen)
 
 
-def confirm_leadership(turn: Turn, sent: HeartbeatSent) -> None:
+def confirm_leadership_if_ordered(turn: Turn, sent: HeartbeatSent) -> None:
     """Confirm that this worker is the leader, if the herder has asked for it, the accepted heartbeat was sent after
     that, and its response has not named another leader."""
     member, check = turn.member, turn.member.leadership_check
@@ -236,7 +236,7 @@ def invalid_response_error(before: NotInGroup | InGroup, response: HeartbeatResp
     return None
 
 
-def place_after_response(before: InGroup, response: HeartbeatResponse) -> InGroup:
+def membership_after_response(before: InGroup, response: HeartbeatResponse) -> InGroup:
     """The membership after the response to an accepted heartbeat. Fields that the response leaves out have not
     changed."""
     return replace(
@@ -248,14 +248,14 @@ def place_after_response(before: InGroup, response: HeartbeatResponse) -> InGrou
     )
 
 
-def on_announcement_response(turn: Turn, response: HeartbeatResponse) -> None:
+def on_next_process_announcement_response(turn: Turn, response: HeartbeatResponse) -> None:
     """Process the response to the heartbeat that announces the next process. The hand-over contains the data of an
     accepted heartbeat's response; without a membership (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH) nothing is handed
     over."""
     member = turn.member
     match response.error, member.place:
         case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
-            member.place = place_after_response(place, response)
+            member.place = membership_after_response(place, response)
         case ((ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH), _):
             clear_membership_state(member)
         case _:
@@ -294,7 +294,7 @@ def emit_assignment_if_changed(turn: Turn, before: NotInGroup | InGroup) -> bool
         leader=place.leader.member_id,
         leader_url=place.leader.url,
         config_offset=place.assignment.config_offset,
-        protocol_details=AssignmentDetails(
+        protocol_details=ConnectAssignmentDetails(
             leader_epoch=place.leader.leader_epoch,
             # A response with a new member epoch contains no assignment if the jobs have not changed.
             assignment_epoch=GroupEpoch(max(place.assignment.assignment_epoch, place.member_epoch)),
@@ -310,7 +310,7 @@ def emit_assignment_if_changed(turn: Turn, before: NotInGroup | InGroup) -> bool
     return True
 
 
-def emit_state_change(turn: Turn) -> None:
+def emit_state_if_changed(turn: Turn) -> None:
     """Emit the member state if it differs from the last one that the herder received. `MembershipLost` is the event for
     a member that is not in the group any more."""
     member = turn.member

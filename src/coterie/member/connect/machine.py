@@ -36,18 +36,18 @@ from coterie.member.connect.computation import (
     to_install_due,
 )
 from coterie.member.connect.heartbeats import (
-    emit_state_change,
-    on_announcement_response,
+    emit_state_if_changed,
     on_heartbeat_failed,
     on_heartbeat_response,
+    on_next_process_announcement_response,
     on_older_heartbeat_response,
     send_heartbeat_if_due,
 )
 from coterie.member.connect.messages import (
-    DescribeRequest,
-    DescribeResponse,
     Effect,
     Event,
+    GroupDescriptionRequest,
+    GroupDescriptionResponse,
     Response,
 )
 from coterie.member.connect.presence import (
@@ -87,7 +87,7 @@ from coterie.nouns.membership import (
     Leave,
     LeaveAndRejoin,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     SetWorkerState,
@@ -117,7 +117,7 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
             lose_membership_if_lease_over(turn)
             if member.ending is None:
                 send_heartbeat_if_due(turn)
-                emit_state_change(turn)
+                emit_state_if_changed(turn)
     check_invariants(member)
     return Output(effects=tuple(turn.effects))
 
@@ -139,8 +139,8 @@ def on_event(turn: Turn, event: Event) -> None:
             on_update_assignor(member, event)
         case InstallTarget():
             on_install_target(turn, event)
-        case RequestDescription():
-            on_request_description(turn)
+        case RequestGroupDescription():
+            on_request_group_description(turn)
         case RequestFailed():
             on_failed_request(turn, event)
         case LeaveAndRejoin() | Leave() | SuspendMembership():
@@ -208,7 +208,7 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
             on_prepare_response(turn, response)
         case InstallAssignmentResponse() as response, _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
             on_install_response(turn, sent, response)
-        case DescribeResponse() as response, _, _ if event.id == member.describing:
+        case GroupDescriptionResponse() as response, _, _ if event.id == member.describing:
             member.describing = None
             error = "" if response.error is ConnectErrorCode.NONE else response.message or response.error.name
             turn.emit(GroupDescribed(description=response.description, error=error))
@@ -237,12 +237,14 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
             pass
 
 
-def on_request_description(turn: Turn) -> None:
+def on_request_group_description(turn: Turn) -> None:
     """Request the group's description. If an earlier request for the description has no response yet, none is sent: its
     response answers both orders."""
     member = turn.member
     if member.describing is None:
-        request = DescribeRequest(group_id=member.settings.group_id, response_timeout_ms=response_timeout_ms(member))
+        request = GroupDescriptionRequest(
+            group_id=member.settings.group_id, response_timeout_ms=response_timeout_ms(member)
+        )
         member.describing = turn.send(request).id
 
 
@@ -255,7 +257,7 @@ def on_event_while_suspending(turn: Turn, suspending: Suspending, event: Event) 
     member, in_flight = turn.member, suspending.in_flight
     match event:
         case ResponseReceived(id=id_, response=HeartbeatResponse() as response) if id_ == in_flight.id:
-            on_announcement_response(turn, response)
+            on_next_process_announcement_response(turn, response)
             complete_suspension(turn)
         case RequestFailed(id=id_) if id_ == in_flight.id:
             complete_suspension(turn)

@@ -67,7 +67,7 @@ class HeartbeatRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareRequest:
+class PrepareAssignmentRequest:
     """ConnectGroupPrepareAssignment."""
 
     group_id: GroupId
@@ -77,7 +77,7 @@ class PrepareRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstallRequest:
+class InstallAssignmentRequest:
     """ConnectGroupInstallAssignment."""
 
     group_id: GroupId
@@ -92,7 +92,7 @@ class InstallRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeRequest:
+class GroupDescriptionRequest:
     """ConnectGroupDescribe, for one group."""
 
     group_id: GroupId
@@ -100,7 +100,7 @@ class DescribeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeResponse:
+class GroupDescriptionResponse:
     """The response to ConnectGroupDescribe."""
 
     error: ConnectErrorCode = ConnectErrorCode.NONE
@@ -109,8 +109,10 @@ class DescribeResponse:
     """None if there is an error."""
 
 
-Request: TypeAlias = HeartbeatRequest | PrepareRequest | InstallRequest | DescribeRequest
-Response: TypeAlias = HeartbeatResponse | PrepareAssignmentResponse | InstallAssignmentResponse | DescribeResponse
+Request: TypeAlias = HeartbeatRequest | PrepareAssignmentRequest | InstallAssignmentRequest | GroupDescriptionRequest
+Response: TypeAlias = (
+    HeartbeatResponse | PrepareAssignmentResponse | InstallAssignmentResponse | GroupDescriptionResponse
+)
 
 Timer: TypeAlias = Literal["heartbeat", "lease", "ending"]
 """``heartbeat``: the next heartbeat is due · ``lease``: the lease ends · ``ending``: leave, or suspend the membership,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.member.connect.messages import Event, Timer
 from coterie.member.connect.requests import make_leave_request, make_next_heartbeat
 from coterie.member.connect.state import (
@@ -20,12 +20,12 @@ from coterie.member.connect.state import (
     Suspending,
 )
 from coterie.member.connect.turn import Turn
-from coterie.member.events import CancelTimer, LeaveCompleted, RequestFailed, ResponseReceived, SetTimer, TimerFired
+from coterie.member.events import CancelTimer, MemberEnded, RequestFailed, ResponseReceived, SetTimer, TimerFired
 from coterie.nouns.connect_groups import LEAVE, LEAVE_BRIEFLY
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
-    ConnectPlaceHandover,
+    ConnectMembershipHandover,
     LeaseRenewed,
     Leave,
     MembershipLost,
@@ -43,8 +43,8 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "ending")
 
 
 def renew_lease(turn: Turn, sent_at_ms: int) -> None:
-    """Extend the lease, the time in which this worker may run its jobs: it ends ``Lease.duration_ms`` after the
-    accepted heartbeat was sent."""
+    """Extend the lease, the time in which this worker may run its jobs: it ends ``LeaseDurations.duration_ms`` after
+    the accepted heartbeat was sent."""
     place = turn.member.place
     assert isinstance(place, InGroup)
     lease_ends_ms = sent_at_ms + place.lease.duration_ms
@@ -58,7 +58,7 @@ def apply_session_timeout(turn: Turn, session_timeout_ms: int) -> None:
     place = turn.member.place
     assert isinstance(place, InGroup)
     turn.member.place = replace(place, session_timeout_ms=session_timeout_ms)
-    latest_ms = turn.now_ms + Lease(session_timeout_ms).duration_ms
+    latest_ms = turn.now_ms + LeaseDurations(session_timeout_ms).duration_ms
     if latest_ms < place.lease_ends_ms:
         set_lease_end(turn, latest_ms)
 
@@ -173,10 +173,10 @@ def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
 
 
 def complete_leave(turn: Turn) -> None:
-    """End the member without waiting for a response, and emit `LeaveCompleted`."""
+    """End the member without waiting for a response, and emit `MemberEnded`."""
     turn.member.ending = HasLeft()
     turn.emit(CancelTimer(timer="ending"))
-    turn.emit(LeaveCompleted())
+    turn.emit(MemberEnded())
 
 
 # -- the next process -------------------------------------------------------------------------------------------------
@@ -205,15 +205,15 @@ def complete_suspension(turn: Turn) -> None:
     coordinator may have received the request, so the next process continues after its number."""
     turn.member.ending = Suspended()
     turn.emit(CancelTimer(timer="ending"))
-    turn.emit(MembershipSuspended(handover=place_handover(turn.member)))
+    turn.emit(MembershipSuspended(handover=membership_handover(turn.member)))
 
 
-def place_handover(member: Member) -> ConnectPlaceHandover | None:
+def membership_handover(member: Member) -> ConnectMembershipHandover | None:
     """The membership for the next process; None outside of the group."""
     place = member.place
     if not isinstance(place, InGroup):
         return None
-    return ConnectPlaceHandover(
+    return ConnectMembershipHandover(
         member_id=member.settings.member_id,
         member_epoch=place.member_epoch,
         request_number=member.request_number,

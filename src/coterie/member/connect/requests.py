@@ -93,8 +93,10 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
     )
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
-        may_be_held = not resumes and may_hold_full_heartbeat(member) and not must_confirm_leadership(member)
-        wait_ms = response_hold_max_ms(member) if may_be_held else 0
+        may_response_be_held = (
+            not resumes and may_hold_full_heartbeat_response(member) and not must_confirm_leadership(member)
+        )
+        wait_ms = response_hold_max_ms(member) if may_response_be_held else 0
         return HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
@@ -137,7 +139,7 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
     )
 
 
-def may_hold_full_heartbeat(member: Member) -> bool:
+def may_hold_full_heartbeat_response(member: Member) -> bool:
     """Whether the coordinator may hold the response to the next heartbeat although it has all fields: no response was
     lost on the connection, and the heartbeat repeats a join, or follows another one that is unanswered. The coordinator
     may still respond at once."""

@@ -10,8 +10,8 @@ from itertools import count
 from typing import TypeAlias
 
 from coterie.config import defaults
-from coterie.engine.lease import Lease
-from coterie.member.connect.messages import HeartbeatRequest, InstallRequest, PrepareRequest
+from coterie.engine.lease import LeaseDurations
+from coterie.member.connect.messages import HeartbeatRequest, InstallAssignmentRequest, PrepareAssignmentRequest
 from coterie.member.events import RequestId
 from coterie.member.failure_log import FailureLog
 from coterie.member.in_flight import InFlight
@@ -29,7 +29,7 @@ from coterie.nouns.ids import (
 )
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
-from coterie.nouns.membership import ConnectPlaceHandover, SetConfiguredJobs, SetWorkerState
+from coterie.nouns.membership import ConnectMembershipHandover, SetConfiguredJobs, SetWorkerState
 from coterie.nouns.target_assignments import ComputedTarget
 
 HOLD_PARTS_OF_SESSION = 6
@@ -172,9 +172,9 @@ class InGroup:
     """False after a relaunch, until a heartbeat of this process is accepted: the herder has received no lease yet."""
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> LeaseDurations:
         """The durations that follow from the group's session timeout."""
-        return Lease(self.session_timeout_ms)
+        return LeaseDurations(self.session_timeout_ms)
 
 
 Presence: TypeAlias = NotInGroup | InGroup
@@ -206,16 +206,16 @@ class HeartbeatSent:
     """The configured jobs that this heartbeat contains; None if it contains none."""
 
     @property
-    def may_be_held(self) -> bool:
+    def may_response_be_held(self) -> bool:
         """Whether the coordinator may hold the response. Otherwise it responds at once."""
         return self.in_flight.request.max_wait_ms > 0
 
     @property
-    def must_be_held(self) -> bool:
+    def must_response_be_held(self) -> bool:
         """Whether the coordinator certainly holds the response while it has no news. If the request has all fields and
         is not a join, the coordinator may respond at once, to repeat the contents of an earlier response."""
         request = self.in_flight.request
-        return self.may_be_held and (request.rebalance_timeout_ms is None or request.member_epoch == JOIN)
+        return self.may_response_be_held and (request.rebalance_timeout_ms is None or request.member_epoch == JOIN)
 
 
 Heartbeats: TypeAlias = NoHeartbeat | HeartbeatDue | HeartbeatSent
@@ -232,7 +232,7 @@ class NotComputing:
 class PrepareSent:
     """ConnectGroupPrepareAssignment was sent, and has no response yet."""
 
-    in_flight: InFlight[PrepareRequest]
+    in_flight: InFlight[PrepareAssignmentRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ class Computing:
 class InstallSent:
     """ConnectGroupInstallAssignment was sent, and has no response yet."""
 
-    in_flight: InFlight[InstallRequest]
+    in_flight: InFlight[InstallAssignmentRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +318,9 @@ Ending: TypeAlias = Refused | Leaving | Suspending | Suspended | HasLeft
 
 class Member:
     """The state of one member. It is not stored durably: a worker that starts again is a new member, unless it is
-    static or its process relaunches (`ConnectPlaceHandover`)."""
+    static or its process relaunches (`ConnectMembershipHandover`)."""
 
-    def __init__(self, settings: MemberSettings, place: ConnectPlaceHandover | None = None) -> None:
+    def __init__(self, settings: MemberSettings, place: ConnectMembershipHandover | None = None) -> None:
         """``place`` is the membership that the previous process passed on: this member continues it, with the member id
         of ``place``."""
         self.settings = settings if place is None else replace(settings, member_id=place.member_id)
@@ -389,7 +389,7 @@ class Member:
         """Whether the last response about the leader named this member."""
         return isinstance(self.place, InGroup) and self.place.leader.member_id == self.settings.member_id
 
-    def _continue_membership(self, place: ConnectPlaceHandover) -> None:
+    def _continue_membership(self, place: ConnectMembershipHandover) -> None:
         """Continue the membership that the previous process passed on."""
         self.request_number = place.request_number
         self.worker_state = SetWorkerState(config_offset=place.config_offset, owned=place.jobs)

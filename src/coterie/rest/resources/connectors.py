@@ -76,7 +76,7 @@ class ConnectorConfigsResource:
 
     async def create_connector(self, request: Request) -> Response:
         body = await bodies.read_body(request)
-        new_connector = await bodies.parse_body(bodies.parse_new_connector, body)
+        new_connector = await bodies.parse_on_thread_if_large(bodies.parse_new_connector, body)
         config = bodies.with_connector_name(new_connector.config, new_connector.name)
         herder_request = PutConnector(
             connector=ConnectorName(new_connector.name),
@@ -105,7 +105,7 @@ class ConnectorConfigsResource:
         name = connector_in_path(request)
         herder_request = PutConnector(
             connector=name,
-            config=bodies.with_connector_name(await bodies.parse_body(bodies.parse_config, body), name),
+            config=bodies.with_connector_name(await bodies.parse_on_thread_if_large(bodies.parse_config, body), name),
             may_replace=True,
             if_match=if_match_of(request),
         )
@@ -115,7 +115,7 @@ class ConnectorConfigsResource:
         """Change the keys of the connector's config that the body contains; null removes a key (KIP-477)."""
         body = await bodies.read_body(request)
         name = connector_in_path(request)
-        patch = await bodies.parse_body(partial(bodies.parse_config_patch, name=name), body)
+        patch = await bodies.parse_on_thread_if_large(partial(bodies.parse_config_patch, name=name), body)
         herder_request = PatchConnector(connector=name, patch=patch, if_match=if_match_of(request))
         return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
 

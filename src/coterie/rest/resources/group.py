@@ -17,12 +17,12 @@ from starlette.responses import Response
 from coterie import __version__
 from coterie.herder.group_view import worker_id_of_url
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, MemberInfo, WorkerView
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
-from coterie.rest.callers import add_caller_headers
+from coterie.rest.callers import add_signed_caller_headers
 from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
@@ -53,14 +53,14 @@ class GroupAndWorkersResource:
     def handlers(self) -> Handlers:
         """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
-            Operation.DESCRIBE_WORKER: self.describe_worker,
+            Operation.DESCRIBE_WORKER: self.describe_this_worker,
             Operation.DESCRIBE_GROUP: self.describe_group,
             Operation.DRAIN_WORKER: self.drain_worker,
             Operation.UNCORDON_WORKER: self.uncordon_worker,
             Operation.RESTART_WORKER: self.restart_worker,
         }
 
-    async def describe_worker(self, _: Request) -> Response:
+    async def describe_this_worker(self, _: Request) -> Response:
         """The state of this worker, of its membership and of its tasks."""
         return JSONResponse(self._own_worker_view_json(await self._own_worker_view()))
 
@@ -119,7 +119,7 @@ class GroupAndWorkersResource:
             case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._forward_to_worker(request, answer)
             case _:
-                problems.answer_or_raise(answer, Done)
+                problems.answer_or_raise(answer, SuccessWithoutContent)
                 settings = self._worker.settings
                 worker_identity = {
                     "worker_id": worker_id_of_url(settings.url),
@@ -189,7 +189,7 @@ class GroupAndWorkersResource:
                 member_request = self._http_client.build_request("GET", f"{url.rstrip('/')}/coterie/worker")
                 own_id = worker_id_of_url(self._worker.settings.url)
                 caller = Caller(user=f"worker {own_id}", role=Role.READ, address=own_id)
-                await add_caller_headers(member_request, caller, self._herder.sign)
+                await add_signed_caller_headers(member_request, caller, self._herder.sign)
                 response = await self._http_client.send(member_request)
             view_json = response.json() if response.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):

@@ -1,6 +1,7 @@
 """The endpoints that other workers of the group use. Their requests are signed (KIP-507)."""
 
 from typing import NoReturn
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,14 +9,16 @@ from starlette.responses import Response
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.signatures import FenceTasks
 from coterie.herder.requests.writes import PutTaskConfigs
+from coterie.nouns.ids import Incarnation
 from coterie.rest import bodies, problems, signatures
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderClient, empty_response_factory
+from coterie.rest.leader import INCARNATION_HEADER
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
 
-class WorkerRequestsResource:
+class InterWorkerResource:
     """The HTTP handlers of one worker for other workers' requests."""
 
     def __init__(self, herder: HerderClient) -> None:
@@ -29,9 +32,15 @@ class WorkerRequestsResource:
         """Replace a connector's task configs: the request of a worker that has split the connector."""
         body = await bodies.read_body(request)
         # In Connect's order: an unreadable body is refused before the signature is checked.
-        configs = await bodies.parse_body(bodies.parse_task_configs, body)
+        configs = await bodies.parse_on_thread_if_large(bodies.parse_task_configs, body)
         signature = signatures.parse_signature(request.headers, body)
-        herder_request = PutTaskConfigs(connector=connector_in_path(request), configs=configs, signature=signature)
+        incarnation = request.headers.get(INCARNATION_HEADER)
+        herder_request = PutTaskConfigs(
+            connector=connector_in_path(request),
+            configs=configs,
+            signature=signature,
+            incarnation=None if incarnation is None else Incarnation(unquote(incarnation)),
+        )
         return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))
 
     async def refuse_to_fence_tasks(self, request: Request) -> NoReturn:

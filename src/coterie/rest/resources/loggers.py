@@ -58,7 +58,7 @@ class LoggersResource:
         :raises NotFoundError: when the level in the body is unknown; the status 404 is Connect's.
         """
         body = await bodies.read_body(request)
-        text = (await bodies.parse_body(bodies.parse_config_with_nulls, body)).get("level")
+        text = (await bodies.parse_on_thread_if_large(bodies.parse_config_with_nulls, body)).get("level")
         if text is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")
         level_name = text.strip().upper()

@@ -13,7 +13,7 @@ from coterie.nouns.ids import GroupId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderClient
-from coterie.rest.metrics import WorkerSnapshot, encode_metrics
+from coterie.rest.metrics import WorkerMetricsSnapshot, encode_metrics
 from coterie.rest.resources.server import CONNECT_VERSION
 from coterie.rest.routing import Handlers
 
@@ -32,12 +32,12 @@ class MetricsResource:
 
     async def describe_metrics(self, _: Request) -> Response:
         """The metrics of this worker, in Prometheus's text format."""
-        snapshot = await self._snapshot()
+        snapshot = await self._read_metrics_snapshot()
         # On a thread: for thousands of tasks it takes longer than the event loop may stall.
         text = await asyncio.to_thread(encode_metrics, snapshot)
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    async def _snapshot(self) -> WorkerSnapshot:
+    async def _read_metrics_snapshot(self) -> WorkerMetricsSnapshot:
         """The present values of all metrics of this worker.
 
         :raises ProblemRefusal: when the herder refused a request: the worker starts, has ended, or has too many events
@@ -58,7 +58,7 @@ class MetricsResource:
                         connector_statuses[info.connector] = status.status
                 if status is not None:
                     task_statuses.update((task, one) for task, one in status.tasks if task in tasks)
-        return WorkerSnapshot(
+        return WorkerMetricsSnapshot(
             group_id=self._group_id,
             connect_version=CONNECT_VERSION,
             coterie_version=__version__,

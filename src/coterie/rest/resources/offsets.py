@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.reads import ConnectorOffsets, DescribeOffsets
-from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.reads import ConnectorOffsets, DescribeConnectorOffsets
+from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.herder.requests.writes import ChangeOffsets
 from coterie.nouns.connector_offsets import RESET_OFFSETS, OffsetChange
 from coterie.rest import bodies, problems, views
@@ -34,13 +34,13 @@ class OffsetsResource:
 
     async def describe_offsets(self, request: Request) -> Response:
         """The connector's offsets: how far the committed batches of its tasks have read."""
-        herder_request = DescribeOffsets(connector=connector_in_path(request))
+        herder_request = DescribeConnectorOffsets(connector=connector_in_path(request))
         return JSONResponse(views.offsets_json(await self._herder.ask(herder_request, ConnectorOffsets)))
 
     async def change_offsets(self, request: Request) -> Response:
         """Set the connector's offsets that the body contains; its other offsets stay as they are."""
         body = await bodies.read_body(request)
-        change = OffsetChange(offsets=await bodies.parse_body(bodies.parse_offsets, body))
+        change = OffsetChange(offsets=await bodies.parse_on_thread_if_large(bodies.parse_offsets, body))
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=change)
         to_response = _message_response_factory(views.OFFSETS_ALTERED_MESSAGE)
         return await self._herder.ask_or_forward(request, body, herder_request, to_response)
@@ -53,11 +53,11 @@ class OffsetsResource:
 
 
 def _message_response_factory(message: str) -> Callable[[Answer], Response]:
-    """A function that makes the HTTP response with ``message`` for a :class:`Done`, and raises ProblemRefusal when the
-    herder refused the request."""
+    """A function that makes the HTTP response with ``message`` for a :class:`SuccessWithoutContent`, and raises
+    ProblemRefusal when the herder refused the request."""
 
     def to_response(answer: Answer) -> Response:
-        problems.answer_or_raise(answer, Done)
+        problems.answer_or_raise(answer, SuccessWithoutContent)
         return JSONResponse({"message": message})
 
     return to_response

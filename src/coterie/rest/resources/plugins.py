@@ -7,7 +7,7 @@ from coterie.config.infos import ConfigInfos
 from coterie.herder.requests.questions import (
     DescribePlugin,
     ListPlugins,
-    PluginKeys,
+    PluginConfigKeys,
     PluginList,
     ValidateConnectorConfig,
 )
@@ -47,7 +47,7 @@ class PluginsResource:
     async def describe_plugin(self, request: Request) -> Response:
         """The config keys of the plug-in in the path. ``?version=`` requires a version of the plug-in (KIP-891)."""
         question = DescribePlugin(name=request.path_params["plugin"], version_range=query_value(request, "version"))
-        keys = await self._herder.ask(question, PluginKeys)
+        keys = await self._herder.ask(question, PluginConfigKeys)
         return JSONResponse(plugin_views.config_keys_json(keys.keys))
 
     async def validate_config(self, request: Request) -> Response:
@@ -56,7 +56,7 @@ class PluginsResource:
         :raises BadRequestError: when the path and the config name different plug-ins.
         :raises ProblemRefusal: when the config names no plug-in.
         """
-        config = await bodies.parse_body(bodies.parse_config_with_nulls, await bodies.read_body(request))
+        config = await bodies.parse_on_thread_if_large(bodies.parse_config_with_nulls, await bodies.read_body(request))
         plugin, connector_class = request.path_params["plugin"], config.get("connector.class")
         if connector_class is not None and not _without_connector_suffix(connector_class).endswith(
             _without_connector_suffix(plugin)

@@ -5,8 +5,8 @@ from starlette.responses import Response
 
 from coterie.herder.requests.reads import (
     ConnectorStatus,
-    DescribeStatus,
-    DescribeTasks,
+    DescribeConnectorStatus,
+    DescribeTaskConfigs,
     DescribeTaskStatus,
     TaskConfigs,
     TaskStatus,
@@ -30,16 +30,16 @@ class StatusesResource:
         """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.DESCRIBE_STATUS: self.describe_status,
-            Operation.DESCRIBE_TASKS: self.describe_tasks,
+            Operation.DESCRIBE_TASKS: self.describe_task_configs,
             Operation.DESCRIBE_TASK_STATUS: self.describe_task_status,
         }
 
     async def describe_status(self, request: Request) -> Response:
-        status = await self._herder.ask(DescribeStatus(connector=connector_in_path(request)), ConnectorStatus)
+        status = await self._herder.ask(DescribeConnectorStatus(connector=connector_in_path(request)), ConnectorStatus)
         return JSONResponse(views.connector_status_json(status, self._herder.worker.connector_type))
 
-    async def describe_tasks(self, request: Request) -> Response:
-        configs = await self._herder.ask(DescribeTasks(connector=connector_in_path(request)), TaskConfigs)
+    async def describe_task_configs(self, request: Request) -> Response:
+        configs = await self._herder.ask(DescribeTaskConfigs(connector=connector_in_path(request)), TaskConfigs)
         visible = tuple((task, visible_config(request, config)) for task, config in configs.tasks)
         return JSONResponse(views.task_configs_json(TaskConfigs(tasks=visible)))
 

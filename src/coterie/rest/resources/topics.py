@@ -20,17 +20,17 @@ class TopicsResource:
     def handlers(self) -> Handlers:
         """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
-            Operation.DESCRIBE_TOPICS: self.describe_topics,
-            Operation.RESET_TOPICS: self.reset_topics,
+            Operation.DESCRIBE_TOPICS: self.describe_active_topics,
+            Operation.RESET_TOPICS: self.reset_active_topics,
         }
 
-    async def describe_topics(self, request: Request) -> Response:
+    async def describe_active_topics(self, request: Request) -> Response:
         """The topics that the connector's tasks have read or written; none for a connector that does not exist, as in
         Connect."""
         active = await self._herder.ask(DescribeActiveTopics(connector=connector_in_path(request)), ActiveTopics)
         return JSONResponse({active.connector: {"topics": list(active.topics)}})
 
-    async def reset_topics(self, request: Request) -> Response:
+    async def reset_active_topics(self, request: Request) -> Response:
         """Forget the topics that the connector's tasks have read or written until now."""
         herder_request = ResetActiveTopics(connector=connector_in_path(request))
         return await self._herder.ask_or_forward(request, b"", herder_request, empty_response_factory(202))

@@ -234,19 +234,19 @@ DeadLetterDestination: TypeAlias = NoDeadLetters | DeadLetterTopic | DeadLetterF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorTolerance:
+class BadRecordSettings:
     """The settings of ``errors.tolerance=all``: where bad records are written, and which log lines are written about
     them."""
 
     dead_letter_destination: DeadLetterDestination
-    logs_errors: bool
+    logs_bad_record_counts: bool
     """Whether log lines with the number of bad records are written."""
-    logs_record_positions: bool
+    logs_first_bad_record_position: bool
     """Whether a log line about bad records contains topic, partition, offset and timestamp of the first bad record that
     it counts."""
 
 
-def error_tolerance_of(config: Mapping[str, str]) -> ErrorTolerance | None:
+def read_bad_record_settings(config: Mapping[str, str]) -> BadRecordSettings | None:
     """The settings for bad records in the config of a connector or a task. None when ``errors.tolerance`` is ``none``:
     the first bad record then fails the task.
 
@@ -254,10 +254,10 @@ def error_tolerance_of(config: Mapping[str, str]) -> ErrorTolerance | None:
     """
     if DEFINITION.required_value(config, TOLERANCE_KEY, str) == "none":
         return None
-    return ErrorTolerance(
+    return BadRecordSettings(
         dead_letter_destination=_dead_letter_destination(config),
-        logs_errors=DEFINITION.required_value(config, "errors.log.enable", bool),
-        logs_record_positions=DEFINITION.required_value(config, "errors.log.include.messages", bool),
+        logs_bad_record_counts=DEFINITION.required_value(config, "errors.log.enable", bool),
+        logs_first_bad_record_position=DEFINITION.required_value(config, "errors.log.include.messages", bool),
     )
 
 

@@ -1,9 +1,9 @@
 """Writes the bad rows of a task to a topic or a folder by a separate sink, before the good rows of the batch.
 
 Used for destinations that the connector's sink does not write together with the good rows
-(:attr:`Sink.atomic_dead_letters`). The separate sink has its own record of committed batches, so it commits a replayed
-batch only once. But the bad rows and the good rows of a batch are two commits: if an expression is not deterministic, a
-replay after the first commit may classify other rows as bad, and records are then lost or duplicated.
+(:attr:`Sink.atomic_dead_letter_destinations`). The separate sink has its own record of committed batches, so it commits
+a replayed batch only once. But the bad rows and the good rows of a batch are two commits: if an expression is not
+deterministic, a replay after the first commit may classify other rows as bad, and records are then lost or duplicated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ from coterie.spark.bad_records.keys import (
     DeadLetterTable,
     DeadLetterTopic,
     NoDeadLetters,
-    error_tolerance_of,
+    read_bad_record_settings,
 )
 from coterie.spark.converters import Format
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
-from coterie.spark.seams import Batch, Sink, StagedBatch, TaskLineage
+from coterie.spark.seams import Batch, Sink, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks.files import FileSink, bad_records_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import DEFINITION as KAFKA_KEYS
@@ -63,40 +63,40 @@ class DeadLetterQueue:
         self._sink = sink
         self._to_destination_columns = to_destination_columns
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """Take over from earlier owners of the task in the destination of bad rows: :meth:`Sink.take_over` of its
         sink."""
-        with self._adding_key_to_errors():
-            self._sink.take_over(lineage, start_number)
+        with self._adding_config_key_to_errors():
+            self._sink.take_over(lineage, task_start_number)
 
     def stage(self, batch: Batch) -> StagedBatch:
         """Write the bad rows of a batch without making them visible to readers: :meth:`Sink.stage` of the destination's
         sink. The rows of ``batch`` have the columns of ``BAD_ROW_TYPE``."""
-        with self._adding_key_to_errors():
+        with self._adding_config_key_to_errors():
             staged = self._sink.stage(
                 replace(batch, rows=self._to_destination_columns(batch.rows, batch.task_lineage.task))
             )
-        return _StagedDeadLetters(staged, self._adding_key_to_errors)
+        return _StagedDeadLetters(staged, self._adding_config_key_to_errors)
 
     def close(self) -> None:
         """Close the connections to the destination of bad rows. Raises nothing."""
         self._sink.close()
 
     @contextmanager
-    def _adding_key_to_errors(self) -> Iterator[None]:
+    def _adding_config_key_to_errors(self) -> Iterator[None]:
         """Context manager: a WorldError or OSError of the block is raised again with the config key of the destination
         in its message."""
         try:
             yield
         except UnreachableError as error:
-            raise UnreachableError(self._message_with_key(str(error))) from error
+            raise UnreachableError(self._message_with_config_key(str(error))) from error
         except WorldError as error:
-            raise WorldError(self._message_with_key(str(error))) from error
+            raise WorldError(self._message_with_config_key(str(error))) from error
         except OSError as error:
             # Not a permanent failure: at the next start the folder may be usable.
-            raise OSError(error.errno, self._message_with_key(error.strerror or str(error))) from error
+            raise OSError(error.errno, self._message_with_config_key(error.strerror or str(error))) from error
 
-    def _message_with_key(self, message: str) -> str:
+    def _message_with_config_key(self, message: str) -> str:
         """``message`` with the config key of the destination before it, unless ``message`` contains the key."""
         return message if self._destination_key in message else f"{self._destination_key}: {message}"
 
@@ -168,7 +168,7 @@ def dead_letter_destination_identity(destination: DeadLetterDestination, config:
         case DeadLetterTopic(topic=topic):
             return {
                 DEAD_LETTER_TOPIC_KEY: topic,
-                LEDGER_TOPIC_KEY: dead_letter_topic_settings(config)[LEDGER_TOPIC_KEY],
+                LEDGER_TOPIC_KEY: dead_letter_producer_settings(config)[LEDGER_TOPIC_KEY],
             }
         case DeadLetterFolder(path=path):
             return {DEAD_LETTER_PATH_KEY: str(path)}
@@ -176,7 +176,7 @@ def dead_letter_destination_identity(destination: DeadLetterDestination, config:
             return {DEAD_LETTER_TABLE_KEY: table if schema is None else f"{schema}.{table}"}
 
 
-def dead_letter_topic_settings(config: Mapping[str, str]) -> dict[str, str]:
+def dead_letter_producer_settings(config: Mapping[str, str]) -> dict[str, str]:
     """The settings in a connector's config, besides ``errors.*``, with which the queue writes to a topic:
     ``ledger.topic`` (the default if it is not set) and ``producer.override.*``, by key without prefix.
 
@@ -208,7 +208,7 @@ def find_destination_errors(
             message = bad_records_folder(path).incompatibility_message()
             return {} if message is None else {DEAD_LETTER_PATH_KEY: [f"{DEAD_LETTER_PATH_KEY}={message}"]}
         case DeadLetterTopic():
-            if (message := missing_package_message(spark, "kafka")) is not None:
+            if (message := missing_jars_message(spark, "kafka")) is not None:
                 return {DEAD_LETTER_TOPIC_KEY: [message]}
             return KafkaSink.validate(spark, _dead_letter_sink_config(destination, config, worker_kafka_properties))
         case DeadLetterTable():
@@ -216,18 +216,18 @@ def find_destination_errors(
             return {}
 
 
-def remove_commit_markers(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
+def remove_deduplication_data(config: Mapping[str, str], lineages: Sequence[TaskCheckpointLineage]) -> None:
     """If ``config`` names a folder of bad records, remove from its work folder the data by which second copies of the
-    batches of ``lineages`` are rejected (the commit markers). See :meth:`Sink.remove_commit_markers`.
+    batches of ``lineages`` are rejected (the commit markers). See :meth:`Sink.remove_deduplication_data`.
 
     If the connector's sink is a file sink, there are none to remove here: the markers in the work folder of the sink
     apply to the bad records too.
 
-    :raises ConfigError, WorldError, OSError: see :meth:`Sink.remove_commit_markers`.
+    :raises ConfigError, WorldError, OSError: see :meth:`Sink.remove_deduplication_data`.
     """
-    tolerance = error_tolerance_of(config)
+    tolerance = read_bad_record_settings(config)
     if tolerance is not None and isinstance(tolerance.dead_letter_destination, DeadLetterFolder):
-        bad_records_folder(tolerance.dead_letter_destination.path).remove_commit_markers(lineages)
+        bad_records_folder(tolerance.dead_letter_destination.path).remove_deduplication_data(lineages)
 
 
 def _dead_letter_sink_config(
@@ -240,7 +240,7 @@ def _dead_letter_sink_config(
     topic both sinks would have the same transactional id.
     """
     bytes_converter = Format.BYTES.value
-    user_settings = dead_letter_topic_settings(config)
+    user_settings = dead_letter_producer_settings(config)
     sink_config = {
         **user_settings,
         TOLERANCE_KEY: "all",

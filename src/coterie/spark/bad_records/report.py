@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.bad_records.keys import ErrorTolerance
+from coterie.spark.bad_records.keys import BadRecordSettings
 from coterie.spark.bad_records.separator import BadRowSummary
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class BadRecordLogReporter:
     number."""
 
     def __init__(
-        self, task: ConnectorTaskId, tolerance: ErrorTolerance, clock: Callable[[], float] = time.monotonic
+        self, task: ConnectorTaskId, tolerance: BadRecordSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._task = task
         self._tolerance = tolerance
@@ -29,18 +29,18 @@ class BadRecordLogReporter:
         self.bad_record_count = 0
         """Number of bad records in committed batches since the start of the task."""
 
-    def add_batch(self, summary: BadRowSummary) -> None:
+    def count_and_log_when_due(self, summary: BadRowSummary) -> None:
         """Count the bad records of a committed batch. With ``errors.log.enable=true``, log the bad records since the
         last line if there is no line yet, or the last line is at least :data:`LOG_INTERVAL_S` old. Must be called after
         every batch, also after one without bad records: only this call writes a line."""
         self.bad_record_count += summary.count
         self._unlogged_summary = BadRowSummary(
             count=self._unlogged_summary.count + summary.count,
-            first_row_fields=self._unlogged_summary.first_row_fields or summary.first_row_fields,
+            first_bad_row_fields=self._unlogged_summary.first_bad_row_fields or summary.first_bad_row_fields,
         )
         now_s = self._clock()
         if (
-            self._tolerance.logs_errors
+            self._tolerance.logs_bad_record_counts
             and self._unlogged_summary.count
             and (self._last_logged_at_s is None or now_s - self._last_logged_at_s >= LOG_INTERVAL_S)
         ):
@@ -51,12 +51,12 @@ class BadRecordLogReporter:
     def _log_line_text(self) -> str:
         """The text of the log line: the number of bad records since the last line, and the error of the first of
         them."""
-        first_bad_row = dict(self._unlogged_summary.first_row_fields)
+        first_bad_row = dict(self._unlogged_summary.first_bad_row_fields)
         line = (
             f"{self._unlogged_summary.count} bad records were left out, {self.bad_record_count} since the task "
             "started; "
         )
-        if self._tolerance.logs_record_positions:
+        if self._tolerance.logs_first_bad_record_position:
             names = [name for name in ("topic", "partition", "offset", "timestamp") if first_bad_row[name] is not None]
             line += f"the first: {', '.join(f'{name} {first_bad_row[name]}' for name in names)}: "
         else:

@@ -34,7 +34,7 @@ class BadRowSummary:
     """The number of bad rows of a batch, and fields of the first bad row for the log."""
 
     count: int = 0
-    first_row_fields: tuple[tuple[str, object], ...] = ()
+    first_bad_row_fields: tuple[tuple[str, object], ...] = ()
     """Fields of the first bad row, as pairs of name and value; empty when there is no bad row."""
 
 
@@ -63,9 +63,7 @@ class SeparatedRows:
             if bad_row_column.null_count == len(bad_row_column):
                 yield other_columns
             else:
-                self._collect_bad_rows(
-                    pa.RecordBatch.from_struct_array(bad_row_column.filter(bad_row_column.is_valid()))
-                )
+                self._spool_bad_rows(pa.RecordBatch.from_struct_array(bad_row_column.filter(bad_row_column.is_valid())))
                 yield other_columns.filter(bad_row_column.is_null())
 
     def read_bad_rows(self) -> Iterator[pa.RecordBatch]:
@@ -83,17 +81,18 @@ class SeparatedRows:
             self._spool.close()
         self._arrow_batches.close()
 
-    def _collect_bad_rows(self, bad_rows: pa.RecordBatch) -> None:
+    def _spool_bad_rows(self, bad_rows: pa.RecordBatch) -> None:
         """Store ``bad_rows`` for :meth:`read_bad_rows`, and count them in the summary."""
         if self._writer is None:
             self._spool = tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES_MAX)  # noqa: SIM115 - it is closed by close()
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._spool, mode="w"), bad_rows.schema)
             self.bad_row_summary = BadRowSummary(
-                first_row_fields=tuple((name, bad_rows.column(name)[0].as_py()) for name in _SUMMARY_FIELDS)
+                first_bad_row_fields=tuple((name, bad_rows.column(name)[0].as_py()) for name in _SUMMARY_FIELDS)
             )
         self._writer.write_batch(bad_rows)
         self.bad_row_summary = BadRowSummary(
-            count=self.bad_row_summary.count + bad_rows.num_rows, first_row_fields=self.bad_row_summary.first_row_fields
+            count=self.bad_row_summary.count + bad_rows.num_rows,
+            first_bad_row_fields=self.bad_row_summary.first_bad_row_fields,
         )
 
 
@@ -145,7 +144,7 @@ class BadRowSeparator:
     def with_bad_row_metrics(self) -> DataFrame:
         """All rows with the column ``BAD_ROW_COLUMN``, for a sink that writes good and bad rows by one plan of Spark.
         Metrics of the plan count the bad rows: after the plan has run, the sink must call
-        :meth:`read_bad_row_metrics`."""
+        :meth:`set_summary_from_metrics`."""
         bad_row = F.col(BAD_ROW_COLUMN)
         # Without this option, the JSON lacks the fields that are null: a file's row has no topic.
         summary_json = F.to_json(
@@ -155,7 +154,7 @@ class BadRowSeparator:
         metrics = F.count(bad_row).alias("count"), F.first(bad_summary_json, ignorenulls=True).alias("first")
         return self._classified_rows.observe(_METRICS_NAME, *metrics)
 
-    def read_bad_row_metrics(self, written_rows: DataFrame) -> None:
+    def set_summary_from_metrics(self, written_rows: DataFrame) -> None:
         """Set :attr:`bad_row_summary` from the metrics of ``written_rows``, a DataFrame that was derived from the
         result of :meth:`with_bad_row_metrics`. Changes nothing when ``written_rows`` has not run, or there is no bad
         row."""
@@ -163,7 +162,7 @@ class BadRowSeparator:
         metrics = frame._jdf.queryExecution().observedMetrics().get(_METRICS_NAME)
         if metrics.isDefined() and (count := metrics.get().getLong(0)):
             self._counted_summary = BadRowSummary(
-                count=count, first_row_fields=tuple(json.loads(metrics.get().getString(1)).items())
+                count=count, first_bad_row_fields=tuple(json.loads(metrics.get().getString(1)).items())
             )
 
 
@@ -187,4 +186,4 @@ def summarize_bad_rows(classified_rows: DataFrame) -> BadRowSummary:
     row = bad_rows(classified_rows).agg(F.count("*").alias("count"), first_summary.alias("first")).collect()[0]
     if not row["count"]:
         return BadRowSummary()
-    return BadRowSummary(count=row["count"], first_row_fields=tuple(row["first"].asDict().items()))
+    return BadRowSummary(count=row["count"], first_bad_row_fields=tuple(row["first"].asDict().items()))

@@ -76,10 +76,10 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
         separately.
     """
     for transform in transforms:
-        setting = f"{transform.key_named_in_errors}={transform.value_of_key_named_in_errors}"
+        setting = f"{transform.config_key_in_errors}={transform.config_value_in_errors}"
         error_message = f"{setting} cannot be computed for this record"
-        step = _TolerantStep(
-            key_named_in_errors=transform.key_named_in_errors,
+        step = _StepErrorContext(
+            config_key_in_errors=transform.config_key_in_errors,
             stage=STAGE_TRANSFORMATION,
             class_name=transform.type_name,
             error_message=error_message,
@@ -88,8 +88,8 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
     if sink is not None:
         name = type(sink).__name__
         error_message = f"The columns that {name} writes cannot be computed for this record"
-        step = _TolerantStep(
-            key_named_in_errors="sink.class", stage=STAGE_TASK_PUT, class_name=name, error_message=error_message
+        step = _StepErrorContext(
+            config_key_in_errors="sink.class", stage=STAGE_TASK_PUT, class_name=name, error_message=error_message
         )
         with plugin_stage("to_sink_columns"):
             sink_rows = sink.to_sink_columns(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
@@ -98,10 +98,10 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TolerantStep:
+class _StepErrorContext:
     """A transform, or the sink's :meth:`Sink.to_sink_columns`, as error messages name it."""
 
-    key_named_in_errors: str
+    config_key_in_errors: str
     """The config key that a ConfigError about the step names: a key of the transform, or ``sink.class``."""
     stage: str
     """Connect's name of the stage of the step, in the error of a row that fails in it (:data:`ERROR_TYPE`)."""
@@ -118,7 +118,7 @@ class _TolerantPlan:
     Plans, nodes and expressions are objects of the JVM.
     """
 
-    def __init__(self, rows: DataFrame, step: _TolerantStep) -> None:
+    def __init__(self, rows: DataFrame, step: _StepErrorContext) -> None:
         self._spark = rows.sparkSession
         self._step = step
         java: Any = self._spark._jvm
@@ -158,7 +158,7 @@ class _TolerantPlan:
         raise ConfigError(
             {
                 TOLERANCE_KEY: [
-                    f"{TOLERANCE_KEY}=all cannot be used with {self._step.key_named_in_errors}: Spark runs this step "
+                    f"{TOLERANCE_KEY}=all cannot be used with {self._step.config_key_in_errors}: Spark runs this step "
                     f"as {name}, which loses the original record of a row; set errors.tolerance=none, or "
                     "replace the transform or sink"
                 ]
@@ -173,7 +173,7 @@ class _TolerantPlan:
             error_columns = [self._find_attribute(child, name) for name in (ORIGINAL_COLUMN, ERROR_COLUMN)]
             return self._plan_node_classes.Project(self._to_scala_seq([*outputs, *error_columns]), child)
         tried_columns = [
-            self._make_tried_column(child, output.child())
+            self._make_try_eval_column(child, output.child())
             for output, can_fail in zip(outputs, can_fail_flags, strict=True)
             if can_fail
         ]
@@ -183,7 +183,7 @@ class _TolerantPlan:
         results = [tried_column.toAttribute() for tried_column in tried_columns]
         remaining_results = iter(results)
         final_outputs = [
-            output.withNewChildren(self._to_scala_seq([self._value_of_tried_column(next(remaining_results))]))
+            output.withNewChildren(self._to_scala_seq([self._value_of_try_eval_column(next(remaining_results))]))
             if can_fail
             else output
             for output, can_fail in zip(outputs, can_fail_flags, strict=True)
@@ -201,7 +201,7 @@ class _TolerantPlan:
             return self._plan_node_classes.Filter(
                 self._or_of_conditions([self._bad_row_condition(child), condition]), child
             )
-        tried_condition = self._make_tried_column(child, condition)
+        tried_condition = self._make_try_eval_column(child, condition)
         try_projection = self._plan_node_classes.Project(
             self._to_scala_seq([*_scala_seq_items(child.output()), tried_condition]), child
         )
@@ -212,7 +212,7 @@ class _TolerantPlan:
             try_projection,
         )
         kept_rows = self._plan_node_classes.Filter(
-            self._or_of_conditions([self._bad_row_condition(error_projection), self._value_of_tried_column(result)]),
+            self._or_of_conditions([self._bad_row_condition(error_projection), self._value_of_try_eval_column(result)]),
             error_projection,
         )
         outputs = [
@@ -222,7 +222,7 @@ class _TolerantPlan:
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
-    def _make_tried_column(self, child: Any, expression: Any) -> Any:
+    def _make_try_eval_column(self, child: Any, expression: Any) -> Any:
         """A new column of ``child``: a struct with the value of ``expression``; null if ``expression`` fails or the row
         is already bad."""
         value_struct = self._expression_classes.CreateNamedStruct(
@@ -234,14 +234,14 @@ class _TolerantPlan:
             self._expression_classes.If(is_good, self._expression_classes.TryEval(value_struct), null), "coterie_tried"
         )
 
-    def _value_of_tried_column(self, result: Any) -> Any:
-        """The expression for the value in the struct ``result``, a column that :meth:`_make_tried_column` has made:
+    def _value_of_try_eval_column(self, result: Any) -> Any:
+        """The expression for the value in the struct ``result``, a column that :meth:`_make_try_eval_column` has made:
         null for a row for which the tried expression failed or was not computed."""
         return self._expression_classes.GetStructField(result, 0, self._scala_none())
 
     def _updated_error_column(self, child: Any, results: Sequence[Any]) -> Any:
-        """The column :data:`ERROR_COLUMN` of ``child`` after the columns ``results`` of :meth:`_make_tried_column` were
-        computed: a row without an error gets the step's error if one of its ``results`` is null."""
+        """The column :data:`ERROR_COLUMN` of ``child`` after the columns ``results`` of :meth:`_make_try_eval_column`
+        were computed: a row without an error gets the step's error if one of its ``results`` is null."""
         error = self._find_attribute(child, ERROR_COLUMN)
         has_failed = self._or_of_conditions([self._expression_classes.IsNull(result) for result in results])
         is_new = self._expression_classes.And(self._expression_classes.IsNull(error), has_failed)

@@ -33,7 +33,7 @@ def create_file_if_absent(path: Path, text: str) -> bool:
     return True
 
 
-def sync_folder_tree(folder: Path) -> None:
+def fsync_folder_tree(folder: Path) -> None:
     """fsync all files and folders in ``folder``, and ``folder`` itself."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:

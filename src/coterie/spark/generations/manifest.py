@@ -139,7 +139,7 @@ def manifest_to_json(manifest: Manifest) -> str:
     )
 
 
-def read_plan(generation_path: Path) -> GenerationPlan | None:
+def read_plan_of_next_generation(generation_path: Path) -> GenerationPlan | None:
     """The plan of the next checkpoint generation, from the generation's folder ``generation_path``; None when the
     generation is not closed, or its folder does not exist.
 

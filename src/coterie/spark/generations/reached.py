@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.generations.layout import generation_folder, newest_generation_number
-from coterie.spark.generations.manifest import read_manifest, read_plan
+from coterie.spark.generations.manifest import read_manifest, read_plan_of_next_generation
 from coterie.spark.generations.resplit import find_checkpoint_of_task
 from coterie.spark.generations.split import merge_positions
 from coterie.spark.generations.stores import PositionStore
@@ -60,7 +60,7 @@ def _read_positions_once(
             "with this version"
         )
     generation_path = generation_folder(connector_path, number)
-    manifest, plan = read_manifest(generation_path), read_plan(generation_path)
+    manifest, plan = read_manifest(generation_path), read_plan_of_next_generation(generation_path)
     positions: Positions = {}
     if is_of_source_class(manifest.config):
         positions_by_task: dict[int, Positions] = {}

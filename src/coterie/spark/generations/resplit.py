@@ -4,7 +4,8 @@ tasks, at most once.
 Theory of operation. Every worker can repeat every step, beginning with the first one, also while another worker
 performs the same step, and also after a suspension during which newer generations were created.
 
-a. :func:`close_generation` creates the file ``closed`` with the plan of the next generation, by a link: only the first
+a. :func:`close_generation_before` creates the file ``closed`` with the plan of the next generation, by a link: only the
+first
    plan is stored, so that all workers create the same generation.
 b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`record_task_stopped`. If a
    runtime does not stop a query in time, the query's last batch is replayed in step d.
@@ -13,7 +14,7 @@ c. :meth:`ResplitFinisher.take_over_checkpoints` takes over each checkpoint by a
 d. :meth:`ResplitFinisher.run_batches_in_flight` runs each batch in flight (planned and not committed) with the split of
    the closed generation and the lineage of its checkpoint, which is the id by which the sink knows the checkpoint's
    batches. So the sink commits each batch once.
-e. :meth:`ResplitFinisher.publish_generation` reads the positions, assigns them to the new tasks, writes the new
+e. :meth:`ResplitFinisher.publish_next_generation` reads the positions, assigns them to the new tasks, writes the new
    generation to a temporary folder and renames that folder. The rename publishes the generation, and fails if another
    generation with this number exists or existed.
 f. The herder publishes the task configs, which are derived from the manifest. A task starts only in the generation that
@@ -41,7 +42,7 @@ from coterie.spark.checkpoint import (
     FIRST_CHECKPOINT_NAME,
     LINEAGE_FILE,
     HeldCheckpoint,
-    create_first_checkpoint,
+    create_first_checkpoint_if_absent,
     find_checkpoint_directory,
     is_checkpoint_taken_over,
     was_task_started,
@@ -51,9 +52,9 @@ from coterie.spark.generations.checkpoint_take_over import take_over_in_closed_g
 from coterie.spark.generations.durable import (
     REPLACED_PREFIX,
     create_file_if_absent,
+    fsync_folder_tree,
     remove_path,
     replace_folder_by_file,
-    sync_folder_tree,
 )
 from coterie.spark.generations.layout import (
     CLOSED_FILE,
@@ -71,7 +72,7 @@ from coterie.spark.generations.manifest import (
     manifest_to_json,
     plan_to_json,
     read_manifest,
-    read_plan,
+    read_plan_of_next_generation,
 )
 from coterie.spark.generations.split import SplitFunction, merge_positions
 from coterie.spark.generations.stores import PositionStore
@@ -81,14 +82,14 @@ LIVENESS_INTERVAL_MS = 2_000
 """The interval, in ms, at which the worker that performs a re-split sets the modification time of the liveness file."""
 
 
-RemoveCommitMarkers: TypeAlias = Callable[[Manifest, Mapping[int, str]], bool]
+RemoveDeduplicationData: TypeAlias = Callable[[Manifest, Mapping[int, str]], bool]
 """Removes the data that the sink of an old generation keeps for each checkpoint lineage, to reject a second copy of a
 batch. The arguments are the generation's manifest and its lineages by task number. Idempotent. Returns False when the
 removal failed: the generation is then kept until the next attempt."""
 
 
-def remove_no_commit_markers(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
-    """The :data:`RemoveCommitMarkers` of sinks that keep no data for lineages: does nothing, returns True."""
+def remove_no_deduplication_data(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+    """The :data:`RemoveDeduplicationData` of sinks that keep no data for lineages: does nothing, returns True."""
     return True
 
 
@@ -97,13 +98,14 @@ IsSourceClassChanged: TypeAlias = Callable[[Mapping[str, str], Mapping[str, str]
 class have no meaning for another, so they are then dropped. False if a class is not known on this worker."""
 
 
-def assume_same_source_class(former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
+def return_false_for_source_change(former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
     """The :data:`IsSourceClassChanged` of connectors that always have the same class of source: returns False."""
     return False
 
 
 FindPositionStore: TypeAlias = Callable[[Mapping[str, str]], PositionStore]
-"""Returns the position store of the class of source that a connector's config, the argument, names."""
+"""Returns the position store of the class of source that a connector's config, the argument, names. Raises a WorldError
+if this worker does not know the class."""
 
 
 class SupersededError(CoterieError):
@@ -114,14 +116,14 @@ class SupersededError(CoterieError):
 # -- a. and b. --------------------------------------------------------------------------------------------------------
 
 
-def write_generation_zero_manifest(connector_path: Path, manifest: Manifest) -> None:
+def write_legacy_layout_manifest(connector_path: Path, manifest: Manifest) -> None:
     """Write ``manifest``, of generation 0, unless it was written before. Generation 0 is the layout of
     versions of Coterie without checkpoint generations. ``connector_path`` is the connector's folder."""
     assert manifest.generation.number == 0
     create_file_if_absent(connector_path / MANIFEST_FILE, manifest_to_json(manifest))
 
 
-def close_generation(connector_path: Path, plan: GenerationPlan) -> GenerationPlan:
+def close_generation_before(connector_path: Path, plan: GenerationPlan) -> GenerationPlan:
     """Close the generation before the one that ``plan`` describes, in the connector's folder ``connector_path``.
     Returns the stored plan: ``plan``, or the plan of another worker that has closed the generation before.
 
@@ -129,7 +131,7 @@ def close_generation(connector_path: Path, plan: GenerationPlan) -> GenerationPl
     """
     generation_path = generation_folder(connector_path, plan.generation.number - 1)
     create_file_if_absent(generation_path / CLOSED_FILE, plan_to_json(plan))
-    stored_plan = read_plan(generation_path)
+    stored_plan = read_plan_of_next_generation(generation_path)
     assert stored_plan is not None
     return stored_plan
 
@@ -144,7 +146,7 @@ def record_task_stopped(generation_path: Path, task_number: int) -> None:
         pass
 
 
-def tasks_still_running(generation_path: Path, manifest: Manifest) -> frozenset[int]:
+def tasks_without_recorded_stop(generation_path: Path, manifest: Manifest) -> frozenset[int]:
     """The numbers of the tasks that were started in the generation, and whose stop no runtime has recorded by
     :func:`record_task_stopped`."""
     try:
@@ -158,7 +160,7 @@ def tasks_still_running(generation_path: Path, manifest: Manifest) -> frozenset[
     )
 
 
-def last_liveness_ns(generation_path: Path) -> int | None:
+def resplit_liveness_mtime_ns(generation_path: Path) -> int | None:
     """The modification time of the liveness file of a closed generation, in ns of the file system's clock; None before
     the file is created. Compare it only with an earlier result: the clocks of workers differ."""
     try:
@@ -173,7 +175,7 @@ def last_liveness_ns(generation_path: Path) -> int | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResplitFinisher:
     """Finishes re-splits of one connector after their generation was closed: performs the steps c. to e. (module
-    docstring), on one worker. In its methods, ``closed_number`` is the number of the closed generation."""
+    docstring), on one worker. In its methods, ``closed_generation_number`` is the number of the closed generation."""
 
     connector_path: Path
     """The connector's folder."""
@@ -186,9 +188,9 @@ class ResplitFinisher:
     fence: Fence
     """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
     batch."""
-    remove_commit_markers: RemoveCommitMarkers = remove_no_commit_markers
+    remove_deduplication_data: RemoveDeduplicationData = remove_no_deduplication_data
     """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
-    is_source_class_changed: IsSourceClassChanged = assume_same_source_class
+    is_source_class_changed: IsSourceClassChanged = return_false_for_source_change
     """Returns whether a former and a newer config of the connector name two classes of sources."""
 
     def create_first_generation(self, plan: GenerationPlan) -> Manifest:
@@ -202,70 +204,78 @@ class ResplitFinisher:
         # Manifests and plans contain the connector's config, which may contain a password.
         self.connector_path.mkdir(mode=0o770, parents=True, exist_ok=True)
         self._publish_new_generation(plan.to_manifest({}))
-        return self.newest_manifest()
+        return self.read_newest_manifest()
 
-    def create_next_generation(self, closed_number: int) -> Manifest:
-        """Create the generation after ``closed_number``, which is closed. Returns the newest generation, which another
-        worker may have created.
+    def create_next_generation(self, closed_generation_number: int) -> Manifest:
+        """Create the generation after ``closed_generation_number``, which is closed. Returns the newest generation,
+        which another worker may have created.
 
         :raises SupersededError: when another worker has taken over this re-split.
         :raises FencedError: when the fence is closed.
-        :raises OSError, WorldError: when a checkpoint cannot be taken over or read, a batch in flight fails, or the
-            generation cannot be written; the re-split may be tried again.
+        :raises OSError, WorldError: when this worker does not know the plan's class of source, a checkpoint cannot be
+            taken over or read, a batch in flight fails, or the generation cannot be written; the re-split may be tried
+            again.
         """
         try:
-            with self._touching_liveness(closed_number):
-                held_checkpoints = self.take_over_checkpoints(closed_number)
-                self.run_batches_in_flight(closed_number, held_checkpoints)
-                self.publish_generation(closed_number, held_checkpoints)
+            plan = read_plan_of_next_generation(generation_folder(self.connector_path, closed_generation_number))
+            assert plan is not None, f"generation {closed_generation_number} is not closed"
+            self.find_position_store(plan.config)  # Otherwise the checkpoints would be taken over for nothing.
+            with self._touching_liveness(closed_generation_number):
+                held_checkpoints = self.take_over_checkpoints(closed_generation_number)
+                self.run_batches_in_flight(closed_generation_number, held_checkpoints)
+                self.publish_next_generation(closed_generation_number, held_checkpoints)
         except OSError:
             # A removed generation is a plain file: all operations in it fail.
-            if newest_generation_number(self.connector_path) in (None, closed_number):
+            if newest_generation_number(self.connector_path) in (None, closed_generation_number):
                 raise
-        return self.newest_manifest()
+        return self.read_newest_manifest()
 
-    def take_over_checkpoints(self, closed_number: int) -> list[HeldCheckpoint]:
-        """Take over the checkpoints of all tasks of the closed generation ``closed_number``, so that no query plans a
-        batch on them any more: step c. of the re-split (module docstring). Returns the checkpoints in the order of the
-        tasks' numbers.
+    def take_over_checkpoints(self, closed_generation_number: int) -> list[HeldCheckpoint]:
+        """Take over the checkpoints of all tasks of the closed generation ``closed_generation_number``, so that no
+        query plans a batch on them any more: step c. of the re-split (module docstring). Returns the checkpoints in the
+        order of the tasks' numbers.
 
         :raises OSError: when the generation was removed.
         :raises WorldError: when the checkpoint of a task was not found.
         """
-        generation_path = generation_folder(self.connector_path, closed_number)
+        generation_path = generation_folder(self.connector_path, closed_generation_number)
         manifest = read_manifest(generation_path)
         held_checkpoints = []
         for task in range(len(manifest.split.partitions_by_task)):
-            if closed_number == 0:
+            if closed_generation_number == 0:
                 # A task that was never started gets a checkpoint without batches.
-                create_first_checkpoint(generation_path / str(task))
+                create_first_checkpoint_if_absent(generation_path / str(task))
             held_checkpoints.append(take_over_in_closed_generation(generation_path, task))
-            self.touch_liveness(closed_number)
+            self.touch_liveness(closed_generation_number)
         return held_checkpoints
 
-    def run_batches_in_flight(self, closed_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
+    def run_batches_in_flight(self, closed_generation_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
         """Run the batch in flight of each checkpoint in ``held_checkpoints`` that has one: step d. of the re-split.
-        ``held_checkpoints`` are those of the closed generation ``closed_number``, in the order of the tasks' numbers.
+        ``held_checkpoints`` are those of the closed generation ``closed_generation_number``, in the order of the tasks'
+        numbers.
 
         Raises what :attr:`run_batch_in_flight` raises.
         """
-        manifest = read_manifest(generation_folder(self.connector_path, closed_number))
+        manifest = read_manifest(generation_folder(self.connector_path, closed_generation_number))
         for task, checkpoint in enumerate(held_checkpoints):
             if checkpoint.batch_id_in_flight is not None:
                 self.run_batch_in_flight(manifest, task, checkpoint)
-                self.touch_liveness(closed_number)
+                self.touch_liveness(closed_generation_number)
 
-    def publish_generation(self, closed_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
+    def publish_next_generation(
+        self, closed_generation_number: int, held_checkpoints: Sequence[HeldCheckpoint]
+    ) -> None:
         """Read the positions of the checkpoints ``held_checkpoints``, and publish the generation after
-        ``closed_number``, which begins at these positions: step e. of the re-split. If the new generation has another
-        class of source, it begins without them. Does nothing more if another worker has published it before.
+        ``closed_generation_number``, which begins at these positions: step e. of the re-split. If the new generation
+        has another class of source, it begins without them. Does nothing more if another worker has published it
+        before.
 
         :raises SupersededError: when another worker has taken over one of the checkpoints.
         :raises FencedError: when the fence is closed.
         :raises OSError, WorldError: when the positions cannot be read, or the generation cannot be written.
         """
-        generation_path = generation_folder(self.connector_path, closed_number)
-        manifest, plan = read_manifest(generation_path), read_plan(generation_path)
+        generation_path = generation_folder(self.connector_path, closed_generation_number)
+        manifest, plan = read_manifest(generation_path), read_plan_of_next_generation(generation_path)
         assert plan is not None, f"{generation_path} is not closed"
         is_source_class_changed = self.is_source_class_changed(manifest.config, plan.config)
         position_store = self.find_position_store(plan.config)
@@ -295,13 +305,13 @@ class ResplitFinisher:
         )
         self._publish_new_generation(plan.to_manifest(reached_positions))
 
-    def touch_liveness(self, closed_number: int) -> None:
-        """Set the modification time of the liveness file of the closed generation ``closed_number`` to now, and create
-        the file if it is missing: other workers then do not continue this re-split."""
-        (generation_folder(self.connector_path, closed_number) / CLOSING_FOLDER / LIVENESS_FILE).touch()
+    def touch_liveness(self, closed_generation_number: int) -> None:
+        """Set the modification time of the liveness file of the closed generation ``closed_generation_number`` to now,
+        and create the file if it is missing: other workers then do not continue this re-split."""
+        (generation_folder(self.connector_path, closed_generation_number) / CLOSING_FOLDER / LIVENESS_FILE).touch()
 
     @contextmanager
-    def _touching_liveness(self, closed_number: int) -> Iterator[None]:
+    def _touching_liveness(self, closed_generation_number: int) -> Iterator[None]:
         """Context manager: during the block a thread calls :meth:`touch_liveness` every :data:`LIVENESS_INTERVAL_MS`,
         since a batch, or reading many positions, can take long."""
         is_done = threading.Event()
@@ -310,7 +320,7 @@ class ResplitFinisher:
             # With a closed fence the block publishes nothing, and it may hang in a plug-in: another worker continues.
             while not is_done.wait(LIVENESS_INTERVAL_MS / 1000) and not self.fence.is_closed:
                 with suppress(OSError):
-                    self.touch_liveness(closed_number)
+                    self.touch_liveness(closed_generation_number)
 
         thread = threading.Thread(target=touch_repeatedly, name="coterie-signs", daemon=True)
         thread.start()
@@ -320,7 +330,7 @@ class ResplitFinisher:
             is_done.set()
             thread.join()
 
-    def newest_manifest(self) -> Manifest:
+    def read_newest_manifest(self) -> Manifest:
         """The manifest of the connector's newest generation, of which at least generation 1 must exist."""
         while True:
             number = newest_generation_number(self.connector_path)
@@ -354,9 +364,9 @@ class ResplitFinisher:
                 manifest.positions if is_split_by_hash else manifest.split.positions_of_task(task, manifest.positions)
             )
             position_store.initialize(checkpoint, positions)
-        sync_folder_tree(unfinished_folder)
+        fsync_folder_tree(unfinished_folder)
         try:
-            with self.fence.commit_unless_closed():
+            with self.fence.commit_or_raise_if_closed():
                 os.rename(unfinished_folder, generation_folder(self.connector_path, number))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -379,7 +389,7 @@ def find_checkpoint_of_task(generation_path: Path, task_number: int) -> Path | N
     return None
 
 
-def read_lineage_by_task(generation_path: Path, manifest: Manifest) -> dict[int, str]:
+def read_lineage_id_by_task(generation_path: Path, manifest: Manifest) -> dict[int, str]:
     """The lineages of the checkpoints of a closed generation, by task number. A task whose checkpoint is not found is
     missing."""
     lineages: dict[int, str] = {}
@@ -391,7 +401,7 @@ def read_lineage_by_task(generation_path: Path, manifest: Manifest) -> dict[int,
 
 
 def remove_old_generations(
-    connector_path: Path, remove_commit_markers: RemoveCommitMarkers = remove_no_commit_markers
+    connector_path: Path, remove_deduplication_data: RemoveDeduplicationData = remove_no_deduplication_data
 ) -> None:
     """Replace all generations but the newest two by plain files (step g. of the re-split), except those whose data in
     the sink cannot be removed now; and remove temporary files of earlier re-splits. ``connector_path`` is the
@@ -404,7 +414,7 @@ def remove_old_generations(
         folder = generation_folder(connector_path, number)
         with suppress(FileNotFoundError, NotADirectoryError):  # Another worker has removed it.
             manifest = read_manifest(folder)
-            if remove_commit_markers(manifest, read_lineage_by_task(folder, manifest)):
+            if remove_deduplication_data(manifest, read_lineage_id_by_task(folder, manifest)):
                 replace_folder_by_file(folder)
     if newest >= 2:
         for name in names:

@@ -16,15 +16,21 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.fence import FencedError
 from coterie.spark.generations.checkpoint_take_over import is_generation_closed
 from coterie.spark.generations.layout import MANIFEST_FILE, GenerationId, generation_folder, newest_generation_number
-from coterie.spark.generations.manifest import GenerationPlan, Manifest, PositionChange, read_manifest, read_plan
+from coterie.spark.generations.manifest import (
+    GenerationPlan,
+    Manifest,
+    PositionChange,
+    read_manifest,
+    read_plan_of_next_generation,
+)
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
-    close_generation,
-    last_liveness_ns,
+    close_generation_before,
     remove_old_generations,
-    tasks_still_running,
-    write_generation_zero_manifest,
+    resplit_liveness_mtime_ns,
+    tasks_without_recorded_stop,
+    write_legacy_layout_manifest,
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import UnmovablePositionStore
@@ -71,15 +77,15 @@ class GenerationRequest:
     """Returns values for those of the ``keys_to_infer`` that are not in the mapping that it receives."""
     is_split_fixed: bool
     """Whether the connector's split can never change, because positions of one split cannot be used in another."""
-    was_connector_started: bool
+    has_task_configs_with_generation: bool
     """Whether the connector has task configs that name a checkpoint generation. If the folder then contains no
     generation, this worker does not have the file system of the other workers."""
-    make_generation_zero_manifest: Callable[[], Manifest] | None
+    make_legacy_layout_manifest: Callable[[], Manifest] | None
     """Returns the manifest of generation 0; None unless the connector has task configs, and all of them are of a
     version of Coterie without checkpoint generations or of Kafka Connect. Called only if there is a generation 0."""
     keeps_source_parts: bool = False
     """Whether a task of the connector is failing. The other tasks are then not stopped for changed source partitions or
-    another number of tasks: see :meth:`GenerationUpdater._may_keep_unmatched`."""
+    another number of tasks: see :meth:`GenerationUpdater._may_keep_unmatched_generation`."""
 
     def inferred_values(self, previous: Manifest | None) -> Mapping[str, str]:
         """Values for all of ``keys_to_infer``. They are those of ``previous``, the manifest of the generation before
@@ -106,9 +112,9 @@ class PositionChangeRequest:
     split_function: SplitFunction
     """The function by which the connector's source is divided between tasks. Used when the connector has no generation
     of its class of source."""
-    was_connector_started: bool
+    has_task_configs_with_generation: bool
     """Whether the connector has task configs that name a checkpoint generation
-    (:attr:`GenerationRequest.was_connector_started`)."""
+    (:attr:`GenerationRequest.has_task_configs_with_generation`)."""
 
 
 class GenerationUpdater:
@@ -126,8 +132,9 @@ class GenerationUpdater:
         self._liveness_timeout_ms = liveness_timeout_ms
 
     def update(self, request: GenerationRequest) -> Manifest:
-        """Create generations until the newest one matches ``request`` or may be kept (:meth:`_may_keep_unmatched`).
-        Then remove old generations, and return the manifest of the newest one.
+        """Create generations until the newest one matches ``request`` or may be kept
+        (:meth:`_may_keep_unmatched_generation`). Then remove old generations, and return the manifest of the newest
+        one.
 
         Only the generation that is the newest at the call is closed if it does not match. A later generation is not
         closed: ``request`` can be older than that generation.
@@ -138,7 +145,7 @@ class GenerationUpdater:
         :raises ConfigError: when the config determines no initial position, or values of its keys cannot be inferred.
         :raises OSError: when the folder cannot be read or written.
         """
-        _revoke_access_of_others(self._connector_path)
+        _revoke_access_of_other_users(self._connector_path)
         first_number = newest_generation_number(self._connector_path)
         while True:
             number = newest_generation_number(self._connector_path)
@@ -146,7 +153,7 @@ class GenerationUpdater:
                 if (
                     manifest := self._match_or_create_next(number, request, may_close=number == first_number)
                 ) is not None:
-                    remove_old_generations(self._connector_path, self._resplit_finisher.remove_commit_markers)
+                    remove_old_generations(self._connector_path, self._resplit_finisher.remove_deduplication_data)
                     return manifest
             except OSError:
                 # Another worker has created newer generations and removed generation `number`.
@@ -166,10 +173,10 @@ class GenerationUpdater:
         :raises WorldError: as :meth:`update`.
         :raises OSError: when the folder cannot be read or written.
         """
-        _revoke_access_of_others(self._connector_path)
+        _revoke_access_of_other_users(self._connector_path)
         while not self._try_change_positions(request, newest_generation_number(self._connector_path)):
             pass
-        remove_old_generations(self._connector_path, self._resplit_finisher.remove_commit_markers)
+        remove_old_generations(self._connector_path, self._resplit_finisher.remove_deduplication_data)
 
     def _try_change_positions(self, request: PositionChangeRequest, number: int | None) -> bool:
         """Close the generation ``number``, the newest, and create the next one. Returns whether the next one has the
@@ -178,7 +185,7 @@ class GenerationUpdater:
         :raises FencedError, WorldError, OSError: as :meth:`change_positions`.
         """
         if number is None:
-            if request.was_connector_started:
+            if request.has_task_configs_with_generation:
                 raise self._make_no_generation_error()
             plan = _make_plan_without_tasks(1, request)
             return self._resplit_finisher.create_first_generation(plan).generation == plan.generation
@@ -191,7 +198,7 @@ class GenerationUpdater:
         is_own_plan = False
         try:
             manifest = read_manifest(generation_path)
-            if read_plan(generation_path) is None:
+            if read_plan_of_next_generation(generation_path) is None:
                 if self._resplit_finisher.is_source_class_changed(manifest.config, request.config):
                     plan = _make_plan_without_tasks(number + 1, request)
                 else:
@@ -203,8 +210,10 @@ class GenerationUpdater:
                         initial_positions={},
                         position_change=request.change,
                     )
-                with self._resplit_finisher.fence.commit_unless_closed():
-                    stored_plan = close_generation(self._connector_path, plan)
+                # Do not close the generation if this worker could not finish the re-split.
+                self._resplit_finisher.find_position_store(plan.config)
+                with self._resplit_finisher.fence.commit_or_raise_if_closed():
+                    stored_plan = close_generation_before(self._connector_path, plan)
                 is_own_plan = stored_plan.generation == plan.generation
             while newest_generation_number(self._connector_path) == number:
                 self._create_next_or_wait(number, manifest)
@@ -229,23 +238,23 @@ class GenerationUpdater:
         assert number is not None, f"{self._connector_path} has no generation"
         generation_path = generation_folder(self._connector_path, number)
         if is_generation_closed(generation_path):
-            last_seen_ns = last_liveness_ns(generation_path)
+            last_seen_ns = resplit_liveness_mtime_ns(generation_path)
             if self._wait_until(lambda: self._has_resplit_progressed(number, last_seen_ns), self._liveness_timeout_ms):
                 return None
             try:
                 self._resplit_finisher.create_next_generation(number)
             except SupersededError:
                 return None
-        manifest = self._resplit_finisher.newest_manifest()
+        manifest = self._resplit_finisher.read_newest_manifest()
         return None if manifest.reset_partitions else manifest
 
     def _has_resplit_progressed(self, number: int, last_seen_ns: int | None) -> bool:
         """Whether another worker has finished the re-split of generation ``number``, or has changed the liveness file
-        since :func:`last_liveness_ns` returned ``last_seen_ns``."""
+        since :func:`resplit_liveness_mtime_ns` returned ``last_seen_ns``."""
         generation_path = generation_folder(self._connector_path, number)
         return (
             newest_generation_number(self._connector_path) != number
-            or last_liveness_ns(generation_path) != last_seen_ns
+            or resplit_liveness_mtime_ns(generation_path) != last_seen_ns
         )
 
     def _match_or_create_next(
@@ -260,21 +269,21 @@ class GenerationUpdater:
         :raises WorldError: when no generation is found although there was one, or another one cannot be created.
         """
         if number is None:
-            if request.was_connector_started:
+            if request.has_task_configs_with_generation:
                 raise self._make_no_generation_error()
             self._resplit_finisher.create_first_generation(self._make_plan(1, request, None))
             return None
         generation_path = generation_folder(self._connector_path, number)
         if number == 0:
-            self._write_generation_zero_manifest(request)
+            self._write_legacy_layout_manifest(request)
         manifest = read_manifest(generation_path)
-        if read_plan(generation_path) is None:
+        if read_plan_of_next_generation(generation_path) is None:
             # Only before the tasks are first published: the class of a connector with task configs is not changed.
             is_source_class_changed = self._resplit_finisher.is_source_class_changed(manifest.config, request.config)
             if (
                 number > 0
                 and not is_source_class_changed
-                and (matches_request(manifest, request) or self._may_keep_unmatched(manifest, request))
+                and (matches_request(manifest, request) or self._may_keep_unmatched_generation(manifest, request))
             ):
                 return manifest
             if not may_close:
@@ -286,7 +295,7 @@ class GenerationUpdater:
             if (
                 has_fixed_tasks
                 and not is_source_class_changed
-                and manifest.split.with_partition_name_digests() != request.split.with_partition_name_digests()
+                and manifest.split.with_digests_for_hash_split() != request.split.with_digests_for_hash_split()
             ):
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), and their "
@@ -302,8 +311,8 @@ class GenerationUpdater:
                     "cannot be changed: configure the former sink again, or create a connector under another name"
                 )
             plan = self._make_plan(number + 1, request, None if is_source_class_changed else manifest)
-            with self._resplit_finisher.fence.commit_unless_closed():
-                close_generation(self._connector_path, plan)
+            with self._resplit_finisher.fence.commit_or_raise_if_closed():
+                close_generation_before(self._connector_path, plan)
         self._create_next_or_wait(number, manifest)
         return None
 
@@ -314,11 +323,13 @@ class GenerationUpdater:
         if number > 0:
             # Not for generation 0: no runtime of this version runs its tasks.
             generation_path = generation_folder(self._connector_path, number)
-            self._wait_until(lambda: not tasks_still_running(generation_path, manifest), self._tasks_stop_timeout_ms)
+            self._wait_until(
+                lambda: not tasks_without_recorded_stop(generation_path, manifest), self._tasks_stop_timeout_ms
+            )
         try:
             self._resplit_finisher.create_next_generation(number)
         except SupersededError:
-            self._wait_for_liveness_timeout(number)
+            self._wait_while_resplit_progresses(number)
 
     def _make_no_generation_error(self) -> WorldError:
         return WorldError(
@@ -326,7 +337,7 @@ class GenerationUpdater:
             "connector's tasks name one: check that all workers share checkpoint.location"
         )
 
-    def _may_keep_unmatched(self, manifest: Manifest, request: GenerationRequest) -> bool:
+    def _may_keep_unmatched_generation(self, manifest: Manifest, request: GenerationRequest) -> bool:
         """Whether a generation that does not match ``request`` is kept because a task is failing. All source partitions
         of the generation must still exist, none of them may be reset, all inferred values must be known, and the sink
         must be the same. Logs a warning when the generation is kept."""
@@ -346,13 +357,13 @@ class GenerationUpdater:
         )
         return True
 
-    def _write_generation_zero_manifest(self, request: GenerationRequest) -> None:
+    def _write_legacy_layout_manifest(self, request: GenerationRequest) -> None:
         """Write the manifest of generation 0, unless it was written before.
 
         :raises WorldError: when there is no such manifest, and ``request`` contains none.
         """
-        if request.make_generation_zero_manifest is not None:
-            write_generation_zero_manifest(self._connector_path, request.make_generation_zero_manifest())
+        if request.make_legacy_layout_manifest is not None:
+            write_legacy_layout_manifest(self._connector_path, request.make_legacy_layout_manifest())
         elif not (self._connector_path / MANIFEST_FILE).exists():
             raise WorldError(
                 f"The folder {self._connector_path} contains checkpoints, but the config topic contains no configs of "
@@ -386,11 +397,11 @@ class GenerationUpdater:
             initial_positions=initial_positions,
         )
 
-    def _wait_for_liveness_timeout(self, number: int) -> None:
+    def _wait_while_resplit_progresses(self, number: int) -> None:
         """Wait until another worker has finished the re-split of generation ``number``, or has not changed the liveness
         file for the liveness timeout."""
         while newest_generation_number(self._connector_path) == number:
-            last_seen_ns = last_liveness_ns(generation_folder(self._connector_path, number))
+            last_seen_ns = resplit_liveness_mtime_ns(generation_folder(self._connector_path, number))
             has_progressed = partial(self._has_resplit_progressed, number, last_seen_ns)
             if not self._wait_until(has_progressed, self._liveness_timeout_ms):
                 return
@@ -420,7 +431,7 @@ def read_newest_plan_or_manifest(connector_path: Path) -> GenerationPlan | Manif
             return None
         generation_path = generation_folder(connector_path, number)
         try:
-            plan = read_plan(generation_path)
+            plan = read_plan_of_next_generation(generation_path)
             if plan is None and number == 0:
                 return None
             return plan or read_manifest(generation_path)
@@ -446,7 +457,7 @@ def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation of ``manifest`` matches ``request``: the same split and the same sink, values for all
     ``request.keys_to_infer``, and no reset source partitions."""
     return (
-        manifest.split.with_partition_name_digests() == request.split.with_partition_name_digests()
+        manifest.split.with_digests_for_hash_split() == request.split.with_digests_for_hash_split()
         and not manifest.reset_partitions
         and _has_inferred_values(manifest, request)
         and _has_same_sink(manifest, request)
@@ -458,7 +469,7 @@ def _has_inferred_values(manifest: Manifest, request: GenerationRequest) -> bool
     return request.keys_to_infer <= manifest.inferred_values.keys()
 
 
-def _revoke_access_of_others(connector_path: Path) -> None:
+def _revoke_access_of_other_users(connector_path: Path) -> None:
     """Revoke the access of users outside the owner's group to the connector's folder, which an older version of Coterie
     may have created: the manifests in it may contain passwords. A failure is logged."""
     try:

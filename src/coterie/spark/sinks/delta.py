@@ -22,7 +22,7 @@ from coterie.spark.fence import FencedError
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, StagedBatch, TaskLineage
+from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks.delta_target import DEFINITION, DeltaTarget, config_errors
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class DeltaSink:
     connection_keys: ClassVar[tuple[str, ...]] = ()
     free_key_prefixes: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
-    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
+    atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
@@ -67,9 +67,9 @@ class DeltaSink:
     def of(cls, config: PrefixedConfig) -> Self:
         return cls(DeltaTarget.of(config))
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """Remove the staged files of earlier owners of this task, and prepare to write the batches of ``lineage``.
-        ``start_number`` is not used: the table's log prevents a second commit of a batch.
+        ``task_start_number`` is not used: the table's log prevents a second commit of a batch.
 
         :raises WorldError: when the extra ``coterie[delta]`` is not installed.
         """
@@ -84,7 +84,7 @@ class DeltaSink:
         return without_metadata_columns(rows)
 
     @classmethod
-    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Does nothing: batch numbers of lineages stay in the table's log, so a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:

@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sinks.delta_columns import DeltaTableLayout
 from coterie.spark.sinks.delta_table import SharedDeltaTable
@@ -35,11 +35,11 @@ def find_first_table_error(spark: SparkSession, config: PrefixedConfig) -> dict[
             )
     elif errors := _find_existing_table_errors(target, layout, config):
         return errors
-    if target.is_upsert and (missing_jars := missing_package_message(spark, "delta")):
+    if target.is_upsert and (missing_jars := missing_jars_message(spark, "delta")):
         return config.error_by_key(
             "insert.mode", f"An upsert too large for the driver is merged by Spark. {missing_jars}"
         )
-    if layout is not None and layout.spark_only_reason and (missing_jars := missing_package_message(spark, "delta")):
+    if layout is not None and layout.spark_only_reason and (missing_jars := missing_jars_message(spark, "delta")):
         return config.error_by_key(
             "path", f"Only Spark can write to this table: {layout.spark_only_reason}. {missing_jars}"
         )

@@ -158,7 +158,7 @@ def new_table_schema_json(rows: StructType, partition_columns: Sequence[str]) ->
             )
     if set(rows.names) == set(partition_columns):
         raise WorldError("partition.field.name contains all columns of the rows; leave one out")
-    return json.dumps(_with_nulls_allowed(json.loads(rows.json())))
+    return json.dumps(_without_nullability_and_metadata(json.loads(rows.json())))
 
 
 def _is_creatable(type_: DataType) -> bool:
@@ -217,17 +217,17 @@ def _columns_text(rows: StructType) -> str:
 def _comparable_type(type_: DataType) -> Any:
     """The JSON of a type without the parts that do not matter to a writer: whether values may be null, and metadata
     such as comments."""
-    return _with_nulls_allowed(json.loads(type_.json()))
+    return _without_nullability_and_metadata(json.loads(type_.json()))
 
 
-def _with_nulls_allowed(node: Any) -> Any:
+def _without_nullability_and_metadata(node: Any) -> Any:
     """The JSON ``node`` of a schema, with nulls allowed everywhere and without the columns' metadata."""
     if isinstance(node, list):
-        return [_with_nulls_allowed(item) for item in node]
+        return [_without_nullability_and_metadata(item) for item in node]
     if not isinstance(node, dict):
         return node
     replaced_values: dict[str, Any] = dict.fromkeys(_NULLABILITY_KEYS, True) | {"metadata": {}}
     return {
-        key: replaced_values[key] if key in replaced_values else _with_nulls_allowed(value)
+        key: replaced_values[key] if key in replaced_values else _without_nullability_and_metadata(value)
         for key, value in node.items()
     }

@@ -37,7 +37,9 @@ _TXN_SETTING_PREFIX = "spark.databricks.delta.write.txn"
 values."""
 
 
-def write_batch(rows: DataFrame, path: Path, application_id: str, batch_id: int, key_columns: Sequence[str]) -> None:
+def append_or_upsert_once(
+    rows: DataFrame, path: Path, application_id: str, batch_id: int, key_columns: Sequence[str]
+) -> None:
     """Append ``rows`` to the Delta table at ``path`` or, with ``key_columns``, upsert the last row of each key.
 
     The commit contains the ``txn`` of ``application_id`` and ``batch_id``. The table is not changed when its log has

@@ -20,9 +20,9 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.checkpoint import safe_file_name
 from coterie.spark.failures import error_message
 from coterie.spark.fence import FencedError
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.record_columns import quote_name
-from coterie.spark.seams import Batch, StagedBatch, TaskLineage
+from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_columns import DeltaTableLayout, check_rows_fit
 from coterie.spark.sinks.delta_files import files_with_add_actions, write_by_arrow, write_by_spark
@@ -43,7 +43,7 @@ whole table. Spark merges into larger tables."""
 class DeltaWriter:
     """Writes the batches of one start of one task. Batches come one after another."""
 
-    def __init__(self, target: DeltaTarget, lineage: TaskLineage) -> None:
+    def __init__(self, target: DeltaTarget, lineage: TaskCheckpointLineage) -> None:
         self._target = target
         self._task = lineage.task
         self._table = shared_table_at(target.path)
@@ -85,7 +85,7 @@ class DeltaWriter:
             return AlreadyCommittedBatch()
         self._merge_small_files_if_due(batch, layout)
         if reason := self._spark_only_reason(batch, layout):
-            if missing_jars := missing_package_message(batch.rows.sparkSession, "delta"):
+            if missing_jars := missing_jars_message(batch.rows.sparkSession, "delta"):
                 raise WorldError(
                     f"Only Spark can write batch {batch.batch_id} to {self._target.description}: {reason}. "
                     f"{missing_jars}"
@@ -300,9 +300,9 @@ class DirectDeltaWrite:
     def commit(self) -> None:
         """Append or merge the rows, unless the table has the batch.
 
-        :raises UnreachableError, WorldError: see :func:`coterie.spark.sinks.delta_spark.write_batch`.
+        :raises UnreachableError, WorldError: see :func:`coterie.spark.sinks.delta_spark.append_or_upsert_once`.
         """
-        delta_spark.write_batch(
+        delta_spark.append_or_upsert_once(
             self._batch.rows, self._target.path, self._application_id, self._batch.batch_id, self._target.key_columns
         )
 

@@ -55,7 +55,7 @@ from coterie.spark.generations.durable import (
     remove_path,
     replace_folder_by_file,
 )
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 
 MARK_FILE = "mark"
 """File of a copy. While a staged copy contains it, no other owner has removed the copy. In ``committed`` it keeps the
@@ -73,7 +73,7 @@ LAYOUT_FILE = "layout.json"
 """File, in the work folder, that contains the :class:`FolderLayout` as JSON."""
 REMOVED_PREFIX = "swept"
 """Prefix of the name to which a staged copy is renamed before it is deleted."""
-GENERATION_ZERO_STAGED_FOLDER = "_staging"
+LEGACY_LAYOUT_STAGED_FOLDER = "_staging"
 """The folder, in the readers' folder, in which versions of Coterie without checkpoint generations (generation 0) have
 staged copies of batches."""
 
@@ -113,17 +113,17 @@ class SinkFolder:
         return self.path.parent / f".{self.path.name}.coterie"
 
     @property
-    def staged_folder(self) -> Path:
+    def staged_copies_folder(self) -> Path:
         """The folder of all staged copies of batches: those that are being written, or are written and not
         committed."""
         return self.work_folder / STAGED_FOLDER
 
-    def committed_folder(self, lineage: TaskLineage) -> Path:
+    def committed_batches_folder(self, lineage: TaskCheckpointLineage) -> Path:
         """The folder of the committed batches of ``lineage``, a task and the id of its checkpoint's contents. The
         folder may not exist."""
         return self.work_folder / COMMITTED_FOLDER / _lineage_prefix(lineage)
 
-    def take_over(self, lineage: TaskLineage) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage) -> None:
         """Remove the batch copies that earlier owners of the task have staged (written and not committed), and move
         the remaining files of their last committed copy to the readers' folder (:meth:`publish_files`). Then check
         the folders (:meth:`prepare_folders`). Creates missing folders first.
@@ -135,9 +135,9 @@ class SinkFolder:
         :raises WorldError: see :meth:`prepare_folders` and :meth:`publish_files`; also when files cannot be renamed
             into the folder because it is on another mount.
         """
-        staged_folders = [self.staged_folder]
-        if is_generation_zero := self.generation_zero_folder(lineage).is_dir():
-            staged_folders.append(self.path / GENERATION_ZERO_STAGED_FOLDER)
+        staged_folders = [self.staged_copies_folder]
+        if is_legacy_layout := self.legacy_layout_folder(lineage).is_dir():
+            staged_folders.append(self.path / LEGACY_LAYOUT_STAGED_FOLDER)
         self._create_folders()
         for folder in staged_folders:
             for staged_copy in folder.glob(f"{_lineage_prefix(lineage)}-*"):
@@ -145,24 +145,24 @@ class SinkFolder:
                     staged_copy.rename(staged_copy.with_name(f"{REMOVED_PREFIX}-{uuid.uuid4().hex}"))
             for removed_copy in folder.glob(f"{REMOVED_PREFIX}-*"):
                 shutil.rmtree(removed_copy, ignore_errors=True)
-        if is_generation_zero:
+        if is_legacy_layout:
             with suppress(OSError):
-                (self.path / GENERATION_ZERO_STAGED_FOLDER).rmdir()
+                (self.path / LEGACY_LAYOUT_STAGED_FOLDER).rmdir()
         # Only the last batch can have files left: a batch is staged after the batch before it is committed in the
         # checkpoint, which happens after the last move. This comes before `prepare_folders`: a committed batch is
         # published even if the folder cannot take further batches.
-        if (last_committed := _last_batch_folder(self.committed_folder(lineage))) is not None:
+        if (last_committed := _last_batch_folder(self.committed_batches_folder(lineage))) is not None:
             self.publish_files(last_committed)
-        self.prepare_folders(is_generation_zero=is_generation_zero)
-        for reader_folder in (self.bad_records_folder,) if is_generation_zero else (self, self.bad_records_folder):
+        self.prepare_folders(is_legacy_layout=is_legacy_layout)
+        for reader_folder in (self.bad_records_folder,) if is_legacy_layout else (self, self.bad_records_folder):
             if reader_folder is not None:
                 self._check_rename_into(f".{_lineage_prefix(lineage)}-probe", reader_folder)
 
-    def prepare_folders(self, *, is_generation_zero: bool = False) -> None:
+    def prepare_folders(self, *, is_legacy_layout: bool = False) -> None:
         """Create the readers' folder, the work folder and the folder of bad records, and check that they can be used
         together. The first call for a folder stores its layout.
 
-        ``is_generation_zero``: whether the checkpoint is of a version of Coterie without checkpoint generations. These
+        ``is_legacy_layout``: whether the checkpoint is of a version of Coterie without checkpoint generations. These
         versions let connectors with different layouts share a folder. So the readers' folder is then not checked, and
         the connector can finish its last batch.
 
@@ -175,7 +175,7 @@ class SinkFolder:
             if message := self.bad_records_folder_error():
                 raise WorldError(f"{self.bad_records_folder.config_key}={message}")
             self.bad_records_folder.prepare_folders()
-        if is_generation_zero:
+        if is_legacy_layout:
             return
         if message := self.incompatibility_message():
             raise WorldError(f"{self.config_key}={message}")
@@ -193,7 +193,7 @@ class SinkFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.staged_folder.mkdir(parents=True, exist_ok=True)
+            self.staged_copies_folder.mkdir(parents=True, exist_ok=True)
             (self.work_folder / COMMITTED_FOLDER).mkdir(exist_ok=True)
         except OSError as error:
             # An OSError, not a WorldError: the cause may be removed before the next start.
@@ -202,13 +202,13 @@ class SinkFolder:
             ) from None
 
     def _check_rename_into(self, file_name: str, folder: "SinkFolder") -> None:
-        """Check that files can be renamed from ``staged_folder`` to ``folder``: rename an empty file with the name
-        ``file_name``, and remove it.
+        """Check that files can be renamed from ``staged_copies_folder`` to ``folder``: rename an empty file with the
+        name ``file_name``, and remove it.
 
         :raises OSError: when no file can be written.
         :raises WorldError: when the two folders are on different mounts.
         """
-        test_file = self.staged_folder / file_name
+        test_file = self.staged_copies_folder / file_name
         try:
             test_file.touch()
             os.rename(test_file, folder.path / file_name)
@@ -221,9 +221,9 @@ class SinkFolder:
                 message = f"Nothing can be written to {folder.config_key}={folder.path}: {error.strerror}"
                 raise OSError(error.errno, message) from None
             raise WorldError(
-                f"{folder.config_key}={folder.path} cannot be used: no file can be renamed from {self.staged_folder} "
-                "to this folder, because the two are on different mounts. Set a folder on the mount of "
-                f"{self.work_folder}"
+                f"{folder.config_key}={folder.path} cannot be used: no file can be renamed from "
+                f"{self.staged_copies_folder} to this folder, because the two are on different mounts. Set a folder on "
+                f"the mount of {self.work_folder}"
             ) from None
 
     def incompatibility_message(self) -> str | None:
@@ -258,20 +258,20 @@ class SinkFolder:
             )
         return self.bad_records_folder.incompatibility_message()
 
-    def new_batch_copy(self, lineage: TaskLineage, batch_id: int) -> "BatchCopy":
+    def new_batch_copy(self, lineage: TaskCheckpointLineage, batch_id: int) -> "BatchCopy":
         """A copy of a batch, of which nothing is written yet. For a lineage of generation 0 it is a
-        :class:`GenerationZeroCopy`."""
-        generation_zero_folder = self.generation_zero_folder(lineage)
-        return (GenerationZeroCopy if generation_zero_folder.is_dir() else BatchCopy)(self, lineage, batch_id)
+        :class:`LegacyLayoutCopy`."""
+        legacy_layout_folder = self.legacy_layout_folder(lineage)
+        return (LegacyLayoutCopy if legacy_layout_folder.is_dir() else BatchCopy)(self, lineage, batch_id)
 
-    def remove_commit_markers(self, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(self, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Replace the folder of committed batches of each of ``lineages`` by a plain file: later commits of these
         lineages fail. Before that, the remaining files of the last batch are moved to the readers' folder.
 
         :raises OSError, WorldError: see :meth:`publish_files`; OSError also when the folder cannot be replaced.
         """
         for lineage in lineages:
-            folder = self.committed_folder(lineage)
+            folder = self.committed_batches_folder(lineage)
             if (last_committed := _last_batch_folder(folder)) is not None:
                 self.publish_files(last_committed)
             if folder.is_dir():
@@ -281,7 +281,7 @@ class SinkFolder:
             if replaced_folder.is_dir():
                 remove_path(replaced_folder)
 
-    def generation_zero_folder(self, lineage: TaskLineage) -> Path:
+    def legacy_layout_folder(self, lineage: TaskCheckpointLineage) -> Path:
         """Where a version of Coterie without checkpoint generations (generation 0) has put the batches of ``lineage``.
         The folder exists only if the lineage is of generation 0."""
         task = lineage.task
@@ -350,10 +350,10 @@ class BatchCopy:
     """One attempt to write a batch: the files that one start of a task writes, from the staging folder to the readers'
     folder. A batch may have several copies, when several owners of the task write it; only one copy is committed."""
 
-    def __init__(self, sink_folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
+    def __init__(self, sink_folder: SinkFolder, lineage: TaskCheckpointLineage, batch_id: int) -> None:
         self.sink_folder = sink_folder
-        self._committed_batch_folder = sink_folder.committed_folder(lineage) / str(batch_id)
-        self.staging_folder = sink_folder.staged_folder / f"{_lineage_prefix(lineage)}-{uuid.uuid4().hex}"
+        self._committed_batch_folder = sink_folder.committed_batches_folder(lineage) / str(batch_id)
+        self.staging_folder = sink_folder.staged_copies_folder / f"{_lineage_prefix(lineage)}-{uuid.uuid4().hex}"
         name_prefix = f"{_lineage_prefix(lineage)}-{batch_id}"
         self.good_files = OutputFileNames(folder=self.staging_folder / GOOD_FILES_FOLDER, name_prefix=name_prefix)
         self.bad_files = OutputFileNames(
@@ -442,16 +442,16 @@ class BatchCopy:
         return (self.staging_folder / MARK_FILE).exists()
 
 
-class GenerationZeroCopy(BatchCopy):
+class LegacyLayoutCopy(BatchCopy):
     """A copy of the last batch of a checkpoint of generation 0 (of a version of Coterie without checkpoint
     generations), written where that version wrote its batches."""
 
-    def __init__(self, sink_folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
+    def __init__(self, sink_folder: SinkFolder, lineage: TaskCheckpointLineage, batch_id: int) -> None:
         super().__init__(sink_folder, lineage, batch_id)
-        self._committed_batch_folder = sink_folder.generation_zero_folder(lineage) / str(batch_id)
+        self._committed_batch_folder = sink_folder.legacy_layout_folder(lineage) / str(batch_id)
 
     def _prepare_folders(self) -> None:
-        self.sink_folder.prepare_folders(is_generation_zero=True)
+        self.sink_folder.prepare_folders(is_legacy_layout=True)
 
     def _commit_by_rename(self) -> None:
         """Rename the folder of good files to the batch's folder, unless the batch is committed or has no files. A batch
@@ -477,16 +477,16 @@ class GenerationZeroCopy(BatchCopy):
         """Does nothing: readers of these batches read the folder to which the copy was renamed."""
 
 
-def _lineage_prefix(lineage: TaskLineage) -> str:
+def _lineage_prefix(lineage: TaskCheckpointLineage) -> str:
     """Connector, task and lineage as text: the beginning of the names of a lineage's folders and files."""
     return f"{safe_file_name(lineage.task.connector)}-{lineage.task.task}-{lineage.lineage_id}"
 
 
-def _last_batch_folder(committed_folder: Path) -> Path | None:
-    """The folder of the newest committed batch in ``committed_folder``, a lineage's folder of committed batches; None
-    when it contains no batch or does not exist."""
-    last_batch_id = last_batch_id_in_log(committed_folder)
-    return None if last_batch_id is None else committed_folder / str(last_batch_id)
+def _last_batch_folder(committed_batches_folder: Path) -> Path | None:
+    """The folder of the newest committed batch in ``committed_batches_folder``, a lineage's folder of committed
+    batches; None when it contains no batch or does not exist."""
+    last_batch_id = last_batch_id_in_log(committed_batches_folder)
+    return None if last_batch_id is None else committed_batches_folder / str(last_batch_id)
 
 
 def _iter_files(folder: Path) -> Iterator[Path]:

@@ -139,7 +139,7 @@ def _write_by_spark(
     rows: DataFrame, files: OutputFileNames, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
     """Write the rows by Spark to a separate folder, then rename each file to its final name. Files without rows are
-    deleted, as far as that can be detected (:func:`_has_rows`)."""
+    deleted, as far as that can be detected (:func:`_may_have_rows`)."""
     if format_ == "parquet":
         # INT96, Spark's default, has no zone: other readers would read local times here and UTC in Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -150,9 +150,9 @@ def _write_by_spark(
     ends_lines = values.get("linesep", "\n").endswith("\n")
     number = 0
     for spark_file, suffix in _spark_files(spark_folder):
-        # Only a line feed ends the header line that `_has_rows` skips. With another line separator every file is kept,
-        # also one with a header and no row.
-        if (has_header and not ends_lines) or _has_rows(spark_file, format_, has_header=has_header):
+        # Only a line feed ends the header line that `_may_have_rows` skips. With another line separator every file is
+        # kept, also one with a header and no row.
+        if (has_header and not ends_lines) or _may_have_rows(spark_file, format_, has_header=has_header):
             folder = files.folder / spark_file.parent.relative_to(spark_folder)
             folder.mkdir(parents=True, exist_ok=True)
             spark_file.rename(folder / files.file_name(number, suffix))
@@ -169,7 +169,7 @@ def _spark_files(folder: Path) -> Iterator[tuple[Path, str]]:
                 yield Path(parent, name), match_[1]
 
 
-def _has_rows(file: Path, format_: str, *, has_header: bool) -> bool:
+def _may_have_rows(file: Path, format_: str, *, has_header: bool) -> bool:
     """Whether the file ``file`` has rows. True also for a file that is compressed by a codec of Hadoop, such as
     ``.snappy``, which cannot be read here. With ``has_header`` the first line of a CSV file is no row."""
     match format_:

@@ -23,14 +23,14 @@ from coterie.spark.bad_records.keys import (
     DEAD_LETTER_PATH_KEY,
     DeadLetterDestination,
     DeadLetterFolder,
-    error_tolerance_of,
+    read_bad_record_settings,
 )
 from coterie.spark.fence import FencedError
 from coterie.spark.paths import SINK_GROUP, local_path_error, path_of_config_value
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, TaskLineage
+from coterie.spark.seams import Batch, TaskCheckpointLineage
 from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
 from coterie.spark.sinks.file_writers import FORMATS, write_batch
 
@@ -96,7 +96,7 @@ class FileSink:
     identity_keys: ClassVar[tuple[str, ...]] = ("path", "format", "partition.field.name")
     connection_keys: ClassVar[tuple[str, ...]] = ("format",)
     free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
-    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterFolder,)
+    atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterFolder,)
 
     folder: SinkFolder
     rotation: Rotation | None
@@ -147,22 +147,22 @@ class FileSink:
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
         return without_metadata_columns(rows)
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """Remove the batch copies that earlier owners of this task have staged (written and not committed), and move
         the remaining files of their last committed copy to the readers' folder.
 
-        ``start_number``, the number of this start of the task, is not used: a commit is a rename, which the file system
-        accepts for only one copy of each batch.
+        ``task_start_number``, the number of this start of the task, is not used: a commit is a rename, which the file
+        system accepts for only one copy of each batch.
 
         :raises OSError, WorldError: see :meth:`SinkFolder.take_over`.
         """
         self.folder.take_over(lineage)
 
     @classmethod
-    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Replace the folder of committed batches of each lineage by a plain file, after its last files were moved to
-        the readers' folder: see :meth:`SinkFolder.remove_commit_markers`."""
-        _sink_folder(config).remove_commit_markers(lineages)
+        the readers' folder: see :meth:`SinkFolder.remove_deduplication_data`."""
+        _sink_folder(config).remove_deduplication_data(lineages)
 
     def stage(self, batch: Batch) -> BatchCopy:
         """Write a copy of the batch to the staging folder, unless a copy of this batch is already committed. With a
@@ -237,7 +237,7 @@ def _sink_folder(config: PrefixedConfig) -> SinkFolder:
         format=config.required_value(DEFINITION, "format", str),
         partition_columns=config.required_value(DEFINITION, "partition.field.name", tuple),
     )
-    tolerance = error_tolerance_of(config.config)
+    tolerance = read_bad_record_settings(config.config)
     destination = None if tolerance is None else tolerance.dead_letter_destination
     return SinkFolder(
         path=path_of_config_value(config.required_value(DEFINITION, "path", str)),

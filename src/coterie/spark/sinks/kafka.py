@@ -15,16 +15,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.arrow import internal_rows, stored_arrow_partitions
+from coterie.spark.arrow import arrow_batches_to_internal_rows, store_and_yield_arrow_partitions
 from coterie.spark.bad_records.keys import DEAD_LETTER_KEY_PREFIX, DeadLetterDestination, DeadLetterTopic
 from coterie.spark.bad_records.separator import BadRowSeparator
 from coterie.spark.failures import error_message, java_exception_of, message_of_raise_error
 from coterie.spark.fence import FencedError
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, exact_column, metadata_column_names
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, StagedBatch, TaskLineage
+from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks.kafka_target import (
     BOOTSTRAP_SERVERS,
     DEFINITION,
@@ -66,7 +66,7 @@ class KafkaSink:
     connection_keys: ClassVar[tuple[str, ...]] = (PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,)
     free_key_prefixes: ClassVar[tuple[str, ...]] = (PRODUCER_OVERRIDE_PREFIX, TOPIC_CREATION_PREFIX)
     rotation: ClassVar[Rotation | None] = None
-    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterTopic,)
+    atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]] = (DeadLetterTopic,)
 
     def __init__(self, target: KafkaTarget, config: PrefixedConfig) -> None:
         self._target = target
@@ -81,7 +81,7 @@ class KafkaSink:
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key. Checks the jars first, then the keys; sends requests to the cluster only if
         both are valid."""
-        if (missing_jars := missing_package_message(spark, "kafka")) is not None:
+        if (missing_jars := missing_jars_message(spark, "kafka")) is not None:
             return {next(key for key in ("sink.class", "connector.class") if key in config.config): [missing_jars]}
         if errors := config_errors(config):
             return errors
@@ -106,10 +106,10 @@ class KafkaSink:
         """The topic of the config; empty when a column contains the topics of the rows."""
         return frozenset({self._target.topic} if self._target.topic else ())
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """Create the missing topics that may be created. With exactly-once, also close the producer of this object's
         last take-over, fence the producers of earlier starts, and read the task's last batch from the ledger topic.
-        ``start_number`` is not used: Kafka fences by the transactional id.
+        ``task_start_number`` is not used: Kafka fences by the transactional id.
 
         :raises FencedError, WorldError: see :meth:`KafkaWriter.take_over`.
         """
@@ -151,7 +151,7 @@ class KafkaSink:
             ) from error
 
     @classmethod
-    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Does nothing: the ledger has one record for each task, and later starts fence earlier ones."""
 
     def stage(self, batch: Batch) -> StagedBatch:
@@ -185,14 +185,14 @@ class KafkaSink:
                 records, topic = make_records()
                 evaluated_records.append(records)
                 if batch.has_bounded_partitions:
-                    return make_send_function(records, topic, is_small=batch.is_small)
+                    return evaluate_and_make_send_function(records, topic, is_small=batch.is_small)
                 return make_send_function_of_stored_rows(
-                    records, topic, stored_rows.enter_context(closing(stored_arrow_partitions(records)))
+                    records, topic, stored_rows.enter_context(closing(store_and_yield_arrow_partitions(records)))
                 )
 
             staged = writer.stage(batch.batch_id, make_send)
         if separator is not None and evaluated_records:
-            separator.read_bad_row_metrics(evaluated_records[-1])
+            separator.set_summary_from_metrics(evaluated_records[-1])
         return staged
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class KafkaSink:
             self._writer.close()
 
 
-def make_send_function(records: DataFrame, topic: str | None, *, is_small: bool) -> SendFunction | None:
+def evaluate_and_make_send_function(records: DataFrame, topic: str | None, *, is_small: bool) -> SendFunction | None:
     """Start the evaluation of ``records``, and return a function that sends them by a producer; None when there are no
     records. ``topic``: the topic of all records; None when the column ``topic`` contains it.
 
@@ -231,12 +231,12 @@ def make_send_function_of_stored_rows(
     records: DataFrame, topic: str | None, stored_partitions: Iterator[Any]
 ) -> SendFunction | None:
     """A function that sends by a producer the rows of ``records`` that Spark has stored on disk; None when there are
-    none. ``stored_partitions``: the result of :func:`stored_arrow_partitions` for ``records``; the driver holds one of
-    their Arrow record batches at a time. ``topic``: the topic of all records; None when the column ``topic`` contains
-    it.
+    none. ``stored_partitions``: the result of :func:`store_and_yield_arrow_partitions` for ``records``; the driver
+    holds one of their Arrow record batches at a time. ``topic``: the topic of all records; None when the column
+    ``topic`` contains it.
 
     :raises PySparkException, Py4JError: when Spark cannot compute or store the rows.
-    :raises UnreachableError: as :func:`stored_arrow_partitions`.
+    :raises UnreachableError: as :func:`store_and_yield_arrow_partitions`.
     """
     first_partition = next((partition for partition in stored_partitions if partition.hasNext()), None)
     if first_partition is None:
@@ -248,7 +248,7 @@ def make_send_function_of_stored_rows(
         pooled_producer, executions = pool.acquire(properties), 0
         try:
             for partition in chain((first_partition,), stored_partitions):
-                with closing(internal_rows(records, partition)) as pieces:
+                with closing(arrow_batches_to_internal_rows(records, partition)) as pieces:
                     for rows in pieces:
                         # `execute` acquires the producer first. This cannot fail: the pool has the producer already.
                         executions += 1
@@ -322,7 +322,7 @@ class DirectKafkaWrite:
                 ) from error
             raise
         if self._separator is not None:
-            self._separator.read_bad_row_metrics(self._records)
+            self._separator.set_summary_from_metrics(self._records)
 
     def clean_up(self) -> None:
         """Does nothing: there is no staged copy."""

@@ -14,7 +14,7 @@ from coterie.config.definition import (
     Importance,
     Type,
     at_least,
-    not_blank,
+    blank_value_error,
     one_of,
 )
 from coterie.nouns.errors import ConfigError, WorldError
@@ -22,7 +22,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import serializers
 from coterie.spark.bad_records.dead_letters import dead_letter_record_columns
 from coterie.spark.bad_records.error_columns import BAD_ROW_COLUMN
-from coterie.spark.bad_records.keys import DeadLetterTopic, error_tolerance_of
+from coterie.spark.bad_records.keys import DeadLetterTopic, read_bad_record_settings
 from coterie.spark.converters import Format
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, visible_column_names
@@ -80,7 +80,7 @@ DEFINITION = ConfigDef(
             "Topic",
             is_optional=True,
             importance=Importance.HIGH,
-            validator=not_blank,
+            validator=blank_value_error,
         ),
         make_sink_config_key(
             "key.fields",
@@ -105,7 +105,7 @@ DEFINITION = ConfigDef(
             "The compacted topic that states the last batch of each task; created when it does not exist.",
             "Ledger topic",
             default="coterie-ledger",
-            validator=not_blank,
+            validator=blank_value_error,
         ),
         make_sink_config_key(
             TOPIC_CREATION_PREFIX + "replication.factor",
@@ -186,7 +186,7 @@ class KafkaTarget:
         key_fields = config.required_value(DEFINITION, "key.fields", tuple)
         guarantee = DeliveryGuarantee(config.required_value(DEFINITION, "delivery.guarantee", str))
         timeout_ms = config.required_value(DEFINITION, PRODUCER_OVERRIDE_PREFIX + TRANSACTION_TIMEOUT, int)
-        tolerance = error_tolerance_of(config.config)
+        tolerance = read_bad_record_settings(config.config)
         if len(key_fields) > 1 and key.format is not Format.JSON:
             raise config.make_config_error("key.fields", "only a JsonConverter can write several columns as one key")
         return cls(

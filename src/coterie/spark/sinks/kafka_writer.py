@@ -45,7 +45,7 @@ from coterie.spark.bad_records.keys import DEAD_LETTER_REPLICATION_KEY as LETTER
 from coterie.spark.bad_records.keys import DEAD_LETTER_TOPIC_KEY as LETTERS_TOPIC
 from coterie.spark.fence import FencedError
 from coterie.spark.plugin_calls import plugin_stage
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.kafka_target import (
     LEDGER_CONFIGS,
     LEDGER_PARTITIONS,
@@ -108,7 +108,7 @@ class KafkaWriter:
     """Writes the batches of one start of one task. Batches come one after another; :meth:`close` may come from any
     thread."""
 
-    def __init__(self, target: KafkaTarget, lineage: TaskLineage, java: Any, producer_pool: Any) -> None:
+    def __init__(self, target: KafkaTarget, lineage: TaskCheckpointLineage, java: Any, producer_pool: Any) -> None:
         """``java``: the JVM, with the jars of the package kafka. ``producer_pool``: Spark's pool of producers; see
         :func:`spark_producer_pool`."""
         self._target = target
@@ -150,11 +150,11 @@ class KafkaWriter:
             except Py4JJavaError as error:
                 raise self._make_task_error(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
-            last_value = self._read_ledger(admin, ledger_partition)
+            last_value = self._read_last_ledger_value(admin, ledger_partition)
         self._batch_id_in_ledger_record(last_value)  # raises an error if another program has written the record
         self._ledger_partition, self._last_ledger_value = ledger_partition, last_value
 
-    def _read_ledger(self, admin: KafkaAdmin, ledger_partition: TopicIdPartition) -> str | None:
+    def _read_last_ledger_value(self, admin: KafkaAdmin, ledger_partition: TopicIdPartition) -> str | None:
         """The value of the task's last record in the ledger, read to the end that the ledger has now; None when there
         is none.
 
@@ -167,7 +167,7 @@ class KafkaWriter:
         begin_offset = admin.list_offsets([ledger_partition], OffsetBoundary.EARLIEST)[str(ledger_partition)]
         try:
             with plugin_stage("the read of the ledger topic"):
-                return LedgerReader(self._java, self._target, ledger_partition).last_value_of_key(
+                return LedgerReader(self._java, self._target, ledger_partition).read_last_value_of_key(
                     self._ledger_key, begin_offset, end_offset
                 )
         except Py4JJavaError as error:
@@ -215,7 +215,7 @@ class KafkaWriter:
             if not self._is_closed:
                 self._pooled_producer, self._producer_properties = pooled_producer, properties
                 return pooled_producer.producer()
-        self._release_producer(pooled_producer)
+        self._close_and_release_producer(pooled_producer)
         raise FencedError
 
     # -- a batch ------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class KafkaWriter:
         :raises _TransactionalIdExpiredError: when the producer id is not that of the transactional id. The producer is
             not closed.
         """
-        if self._has_batch(batch_id) or (send := make_send()) is None:
+        if self._is_batch_committed(batch_id) or (send := make_send()) is None:
             return StagedTransaction(self, batch_id, None, 0.0)
         transaction_began_at_s = time.monotonic()
         try:
@@ -295,7 +295,7 @@ class KafkaWriter:
             # Sends InitProducerId with the old producer id: rejected if another start has used the transactional id.
             producer.abortTransaction()
             with kafka_admin(self._target.producer_properties, self._java) as admin:
-                last_value = self._read_ledger(admin, self._ledger_partition)
+                last_value = self._read_last_ledger_value(admin, self._ledger_partition)
         except Py4JJavaError as error:
             self._close_producer()
             raise self._make_task_error(error, f"a new producer id for {self._transactional_id}", None) from error
@@ -315,7 +315,7 @@ class KafkaWriter:
             self._transactional_id,
         )
 
-    def _has_batch(self, batch_id: int) -> bool:
+    def _is_batch_committed(self, batch_id: int) -> bool:
         """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
         or this writer has committed it."""
         return batch_id <= self._batch_id_in_ledger_record(self._last_ledger_value)
@@ -370,9 +370,9 @@ class KafkaWriter:
         with self._lock:
             pooled_producer, self._pooled_producer = self._pooled_producer, None
         if pooled_producer is not None:
-            self._release_producer(pooled_producer)
+            self._close_and_release_producer(pooled_producer)
 
-    def _release_producer(self, pooled_producer: Any) -> None:
+    def _close_and_release_producer(self, pooled_producer: Any) -> None:
         """Close the producer of ``pooled_producer``, one of Spark's pool, and return it to the pool, which removes its
         entry some minutes later. Kafka's client first ends a commit that has begun, or aborts the open transaction,
         which would hide later records from readers; after :data:`CLOSE_TIMEOUT_MS` it gives up. Raises nothing."""
@@ -461,7 +461,7 @@ class LedgerReader:
         self._target = target
         self._partition = java.org.apache.kafka.common.TopicPartition(partition.topic, partition.partition)
 
-    def last_value_of_key(self, key: str, begin_offset: int, end_offset: int) -> str | None:
+    def read_last_value_of_key(self, key: str, begin_offset: int, end_offset: int) -> str | None:
         """The value of the last committed record with ``key`` from ``begin_offset`` to before ``end_offset``; None when
         there is none. Waits while a transaction of another task is open that hides a record with ``key``.
 
@@ -474,12 +474,12 @@ class LedgerReader:
             if last_stable_offset < end_offset:
                 # Another task's transaction is open. Wait for its end only if it hides a record of this task.
                 with _LedgerConsumer(self._java, self._target, self._partition, "read_uncommitted") as uncommitted:
-                    if uncommitted.last_value_of_key(key, last_stable_offset, end_offset, deadline_s) is None:
+                    if uncommitted.read_last_value_of_key(key, last_stable_offset, end_offset, deadline_s) is None:
                         end_offset = last_stable_offset
             upper, offset_count = end_offset, FIRST_READ_OFFSETS
             while upper > begin_offset:
                 lower = max(begin_offset, upper - offset_count)
-                if (last_value := committed.last_value_of_key(key, lower, upper, deadline_s)) is not None:
+                if (last_value := committed.read_last_value_of_key(key, lower, upper, deadline_s)) is not None:
                     return last_value
                 upper, offset_count = lower, offset_count * 10
         return None
@@ -525,7 +525,7 @@ class _LedgerConsumer:
         ends = self._client.endOffsets(self._java.java.util.Collections.singletonList(self._partition))
         return int(ends.get(self._partition))
 
-    def last_value_of_key(self, key: str, begin_offset: int, end_offset: int, deadline_s: float) -> str | None:
+    def read_last_value_of_key(self, key: str, begin_offset: int, end_offset: int, deadline_s: float) -> str | None:
         """The value of the last record with ``key`` from ``begin_offset`` to ``end_offset``, or of a later record if a
         later one was read too; empty text for a null value; None when there is no such record.
 
@@ -551,7 +551,7 @@ class _LedgerConsumer:
         return last_value
 
 
-def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
+def transactional_id(target: KafkaTarget, lineage: TaskCheckpointLineage) -> str:
     """The transactional id of all starts of a task, and of no other task or ledger.
 
     The id is unique because a topic's name has no slash, and the last slash is before the task's number.

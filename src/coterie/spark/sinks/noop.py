@@ -11,7 +11,7 @@ from coterie.spark.bad_records.keys import DeadLetterDestination
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, TaskLineage
+from coterie.spark.seams import Batch, TaskCheckpointLineage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class NoopSink:
     connection_keys: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
     free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
-    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
+    atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
 
     @classmethod
     def definition(cls, config: PrefixedConfig) -> ConfigDef:
@@ -44,11 +44,11 @@ class NoopSink:
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
         return without_metadata_columns(rows)
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """Does nothing: earlier owners have written nothing."""
 
     @classmethod
-    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Does nothing: there are no commit markers."""
 
     def stage(self, batch: Batch) -> "NoopBatch":

@@ -20,7 +20,7 @@ from coterie.spark.extras import missing_extra_message
 from coterie.spark.fence import FencedError
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, StagedBatch, TaskLineage
+from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks.postgres_columns import select_columns_to_write
 from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, config_errors
 
@@ -41,7 +41,10 @@ class PostgresSink:
     connection_keys: ClassVar[tuple[str, ...]] = ("connection.url",)
     rotation: ClassVar[Rotation | None] = None
     free_key_prefixes: ClassVar[tuple[str, ...]] = ()
-    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = (NoDeadLetters, DeadLetterTable)
+    atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]] = (
+        NoDeadLetters,
+        DeadLetterTable,
+    )
 
     def __init__(self, target: PostgresTarget, config: PrefixedConfig) -> None:
         self._target = target
@@ -76,7 +79,7 @@ class PostgresSink:
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
         return select_columns_to_write(rows, self._target, self._config)
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """End the sessions of earlier starts on the server, including those of this object, and store this start in the
         ledger.
 
@@ -89,12 +92,12 @@ class PostgresSink:
         from coterie.spark.sinks.postgres_writer import PostgresWriter
 
         self.close()
-        writer = PostgresWriter(self._target, lineage, start_number)
+        writer = PostgresWriter(self._target, lineage, task_start_number)
         self._writer = writer
         writer.take_over()
 
     @classmethod
-    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Does nothing: rows of the ledger stay. They are few, and with them a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:

@@ -15,7 +15,7 @@ from coterie.spark.sinks.postgres_writer import (
     POSTGRES_VERSION_MIN,
     PostgresSession,
     connect,
-    find_database_schema,
+    find_quoted_target_schema,
     postgres_error_message,
     read_columns,
 )
@@ -75,7 +75,7 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
         return config.error_by_key(
             "table.name.format", f"{target.server_description} has no schema {schema}; create it"
         )
-    if errors := _find_ledger_errors(session, target, config):
+    if errors := _find_ledger_right_errors(session, target, config):
         return errors
     if target.dead_letter_table is not None and (
         errors := _find_dead_letter_table_errors(session, target, target.dead_letter_table)
@@ -84,7 +84,7 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
     return _find_table_errors(session, target, config)
 
 
-def _find_ledger_errors(
+def _find_ledger_right_errors(
     session: PostgresSession, target: PostgresTarget, config: PrefixedConfig
 ) -> dict[str, list[str]]:
     """The first right that the user lacks for the ledger table, or for the creation of a missing table, as a message by
@@ -92,7 +92,7 @@ def _find_ledger_errors(
 
     :raises WorldError: when the user's search path has no schema.
     """
-    quoted_schema = find_database_schema(session, target)
+    quoted_schema = find_quoted_target_schema(session, target)
     ledger = f"{quoted_schema}.{LEDGER_TABLE}"
     has_ledger = bool(read_columns(session, ledger))
     has_all_tables = has_ledger and read_columns(session, f"{quoted_schema}.{quote_name(target.table)}")
@@ -192,7 +192,7 @@ def _find_dead_letter_table_errors(
                 ]
             }
         return {}
-    quoted_schema = find_database_schema(session, target) if schema is None else quote_name(schema)
+    quoted_schema = find_quoted_target_schema(session, target) if schema is None else quote_name(schema)
     if not _query_is_true(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", quoted_schema):
         message = (
             f"the user has no right to create tables in schema {quoted_schema}; run: GRANT CREATE ON SCHEMA "

@@ -13,11 +13,11 @@ from coterie.config.definition import (
     Type,
     Width,
     at_least,
-    not_blank,
+    blank_value_error,
     split_list,
 )
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.keys import DeadLetterTable, error_tolerance_of
+from coterie.spark.bad_records.keys import DeadLetterTable, read_bad_record_settings
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sinks.sink_keys import column_names_error, make_sink_config_key, only_false_validator
@@ -107,7 +107,12 @@ DEFINITION = ConfigDef(
             may_hold_password=True,
         ),
         make_sink_config_key(
-            "connection.user", Type.STRING, "The user who connects.", "User", is_optional=True, validator=not_blank
+            "connection.user",
+            Type.STRING,
+            "The user who connects.",
+            "User",
+            is_optional=True,
+            validator=blank_value_error,
         ),
         make_sink_config_key(
             "connection.password", Type.PASSWORD, "The password of connection.user.", "Password", is_optional=True
@@ -265,7 +270,7 @@ class PostgresTarget:
             )
         if has_deletes and not (is_upsert and pk_mode == "record_key"):
             raise config.make_config_error("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
-        tolerance = error_tolerance_of(config.config)
+        tolerance = read_bad_record_settings(config.config)
         return cls(
             host=host,
             port=port,

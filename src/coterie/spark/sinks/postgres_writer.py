@@ -36,7 +36,7 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.bad_records.dead_letters import DEAD_LETTER_SCHEMA, dead_letter_arrow_batch
 from coterie.spark.bad_records.separator import SeparatedRows
 from coterie.spark.fence import FencedError
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.postgres_columns import DELETED_COLUMN
 from coterie.spark.sinks.postgres_tables import (
     TableColumn,
@@ -188,10 +188,10 @@ class PostgresWriter:
     """Writes the batches of one start of one task. Batches come one after another; :meth:`close` may come from any
     thread."""
 
-    def __init__(self, target: PostgresTarget, lineage: TaskLineage, start_number: int) -> None:
+    def __init__(self, target: PostgresTarget, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         self._target = target
         self._lineage = lineage
-        self._start_number = start_number
+        self._start_number = task_start_number
         self._ledger_row_key = (str(lineage.task), lineage.lineage_id)
         """Task and lineage: the key of the row in the ledger."""
         row_key_hash = hashlib.sha256(repr(self._ledger_row_key).encode()).hexdigest()[:24]
@@ -230,21 +230,21 @@ class PostgresWriter:
         try:
             self._ledger = create_missing_ledger(session, self._target)
             deadline_s = time.monotonic() + EARLIER_SESSIONS_END_TIMEOUT_S
-            while not self._try_store_start_in_ledger(session):
-                self._end_other_sessions(session, deadline_s)
+            while not self._try_store_start_number(session):
+                self._end_earlier_or_own_sessions(session, deadline_s)
         except psycopg.Error as error:
             raise self._make_task_error(error, "the take-over of task " + self._ledger_row_key[0]) from error
         finally:
             self._roll_back_and_return_session(session)
 
-    def _try_store_start_in_ledger(self, session: PostgresSession) -> bool:
+    def _try_store_start_number(self, session: PostgresSession) -> bool:
         """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left.
         False when such a session exists, before or after the start was stored, or when the lock of the ledger's row was
         not available within 1 s.
 
         :raises FencedError: when a later start has taken over.
         """
-        if self._sessions_to_end(session):
+        if self._list_sessions_to_end(session):
             return False
         statement = (
             f"INSERT INTO {self._ledger} AS l (task, lineage, start, batch) VALUES (%s, %s, %s, -1) "
@@ -259,9 +259,9 @@ class PostgresWriter:
         except errors.LockNotAvailable:
             session.rollback()
             return False
-        return not self._sessions_to_end(session)
+        return not self._list_sessions_to_end(session)
 
-    def _sessions_to_end(self, session: PostgresSession) -> list[tuple[int, str]]:
+    def _list_sessions_to_end(self, session: PostgresSession) -> list[tuple[int, str]]:
         """The other sessions of this task and lineage on the server, except those of later starts: of each, the process
         id on the server and the application name. Other sessions of this start count, too."""
         statement = (
@@ -272,13 +272,13 @@ class PostgresWriter:
         session.commit()
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
-    def _end_other_sessions(self, session: PostgresSession, deadline_s: float) -> None:
+    def _end_earlier_or_own_sessions(self, session: PostgresSession, deadline_s: float) -> None:
         """Order the server to end each session of an earlier start, and wait for at most :data:`TERMINATE_WAIT_S` for
         each.
 
         :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed.
         """
-        sessions = self._sessions_to_end(session)
+        sessions = self._list_sessions_to_end(session)
         if (remaining_s := deadline_s - time.monotonic()) <= 0:
             pids = ", ".join(str(pid) for pid, _ in sessions)
             raise WorldError(
@@ -319,7 +319,7 @@ class PostgresWriter:
                 # The server may have ended only the idle session and be reachable: the first retry is at once.
                 if attempt > 0:
                     self._closed.wait(self._target.retry_backoff_ms / 1000)
-            except _RolledBackError as error:
+            except _RolledBackByConflictError as error:
                 if is_last:
                     raise WorldError(
                         f"{error}. The batch was tried {attempt + 1} times: find the other writer of these rows, or "
@@ -332,19 +332,19 @@ class PostgresWriter:
     ) -> "StagedTransaction":
         """Try once to write the batch in a transaction that stays open: one attempt of :meth:`stage`, with its errors.
 
-        :raises _RolledBackError: when the server rolled the transaction back because of another transaction.
+        :raises _RolledBackByConflictError: when the server rolled the transaction back because of another transaction.
         """
         session = self._borrow_session()
         try:
             if not self._tables_are_checked:
-                self._ensure_tables(
+                self._check_or_create_tables(
                     session, StructType([field for field in schema.fields if field.name != DELETED_COLUMN])
                 )
                 self._tables_are_checked = True
             if is_new := self._claim_batch(session, batch_id):
                 columns = [name for name in schema.names if name != DELETED_COLUMN]
                 with closing(separate()) as separated_rows:
-                    self._copy_rows(session, batch_id, columns, separated_rows)
+                    self._write_good_and_bad_rows(session, batch_id, columns, separated_rows)
         except BaseException as error:
             self._roll_back_and_return_session(session)
             if isinstance(error, psycopg.Error):
@@ -379,14 +379,14 @@ class PostgresWriter:
             raise FencedError
         return False
 
-    def _copy_rows(
+    def _write_good_and_bad_rows(
         self, session: PostgresSession, batch_id: int, column_names: Sequence[str], separated_rows: SeparatedRows
     ) -> None:
         """Write the good rows and then, if the config names a table for them, the bad rows. ``column_names``: the
         columns of the table."""
         # Spark may compute the rows for longer than one statement may take; each wait for the server is limited.
         session.execute("SET LOCAL statement_timeout = 0")
-        self._copy_good_rows(session, batch_id, column_names, separated_rows.read_good_rows())
+        self._append_or_upsert_good_rows(session, batch_id, column_names, separated_rows.read_good_rows())
         if self._dead_letter_table is not None and separated_rows.bad_row_summary.count:
             columns = ", ".join(quote_name(name) for name in DEAD_LETTER_SCHEMA.names)
             with session.cursor() as cursor:
@@ -395,7 +395,7 @@ class PostgresWriter:
                     for arrow_batch in separated_rows.read_bad_rows():
                         copy.write(to_copy_csv(dead_letter_arrow_batch(arrow_batch, self._lineage.task)))
 
-    def _copy_good_rows(
+    def _append_or_upsert_good_rows(
         self,
         session: PostgresSession,
         batch_id: int,
@@ -478,7 +478,7 @@ class PostgresWriter:
 
     # -- the table ----------------------------------------------------------------------------------------------------
 
-    def _ensure_tables(self, session: PostgresSession, schema: StructType) -> None:
+    def _check_or_create_tables(self, session: PostgresSession, schema: StructType) -> None:
         """Create missing tables (that of good rows only with auto.create=true), and check that the good rows fit into
         their table and the dead letters into theirs. ``schema``: that of the good rows.
 
@@ -486,11 +486,13 @@ class PostgresWriter:
         """
         target = self._target
         check_key_columns_exist(schema, target.key_columns)
-        self._ensure_table(session, self._table, schema, target.key_columns, may_create=target.creates_missing_table)
+        self._check_or_create_table(
+            session, self._table, schema, target.key_columns, may_create=target.creates_missing_table
+        )
         if self._dead_letter_table is not None:
-            self._ensure_table(session, self._dead_letter_table, DEAD_LETTER_SCHEMA, (), may_create=True)
+            self._check_or_create_table(session, self._dead_letter_table, DEAD_LETTER_SCHEMA, (), may_create=True)
 
-    def _ensure_table(
+    def _check_or_create_table(
         self, session: PostgresSession, table: str, schema: StructType, key_columns: Sequence[str], *, may_create: bool
     ) -> None:
         """Check that rows of ``schema`` fit into ``table`` (a quoted name). If the table is missing and ``may_create``,
@@ -589,7 +591,7 @@ class PostgresWriter:
         message = f"{self._target.server_description}: {operation} failed: {postgres_error_message(error)}"
         match error:
             case errors.DeadlockDetected() | errors.SerializationFailure():
-                return _RolledBackError(message)
+                return _RolledBackByConflictError(message)
             case errors.InvalidColumnReference() if self._target.is_upsert:
                 keys = ", ".join(self._target.key_columns)
                 return WorldError(
@@ -612,7 +614,7 @@ class PostgresWriter:
                 return WorldError(message)
 
 
-class _RolledBackError(WorldError):
+class _RolledBackByConflictError(WorldError):
     """The server rolled the transaction back because of another transaction: a deadlock or a conflict."""
 
 
@@ -653,7 +655,7 @@ def read_columns(session: PostgresSession, table: str) -> list[TableColumn]:
     ]
 
 
-def find_database_schema(session: PostgresSession, target: PostgresTarget) -> str:
+def find_quoted_target_schema(session: PostgresSession, target: PostgresTarget) -> str:
     """The quoted name of the schema in which the target's table is or, if there is no such table, would be created.
 
     :raises WorldError: when the user's search path has no schema.
@@ -675,7 +677,7 @@ def create_missing_ledger(session: PostgresSession, target: PostgresTarget) -> s
 
     :raises WorldError: when the user's search path has no schema.
     """
-    ledger = f"{find_database_schema(session, target)}.{LEDGER_TABLE}"
+    ledger = f"{find_quoted_target_schema(session, target)}.{LEDGER_TABLE}"
     if not read_columns(session, ledger):
         session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_TABLE_LOCK_KEY,))
         session.execute(

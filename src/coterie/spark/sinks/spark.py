@@ -12,15 +12,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, not_blank
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, blank_value_error
 from coterie.nouns.errors import WorldError
 from coterie.spark.bad_records.keys import DeadLetterDestination
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import Batch, TaskLineage
+from coterie.spark.seams import Batch, TaskCheckpointLineage
 from coterie.spark.transforms import first_message_line
 
 DEFINITION = ConfigDef(
@@ -30,7 +30,7 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="Format of Spark's writer, by its short name or its class; console prints to the JVM's log.",
             importance=Importance.HIGH,
-            validator=not_blank,
+            validator=blank_value_error,
             group=SINK_GROUP,
             width=Width.SHORT,
             display_name="Sink format",
@@ -48,7 +48,7 @@ class SparkSink:
     connection_keys: ClassVar[tuple[str, ...]] = ("format",)
     rotation: ClassVar[Rotation | None] = None
     free_key_prefixes: ClassVar[tuple[str, ...]] = (OPTION_PREFIX,)
-    atomic_dead_letters: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
+    atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]] = ()
 
     format: str
     options: Mapping[str, str]
@@ -62,7 +62,7 @@ class SparkSink:
         """Error messages by the user's key: Spark does not have the format, or the jars of its package are missing."""
         format_ = config.required_value(DEFINITION, "format", str)
         package = _needed_jar_package(format_, config.values_under_prefix(OPTION_PREFIX))
-        if package is not None and (message := missing_package_message(spark, package)) is not None:
+        if package is not None and (message := missing_jars_message(spark, package)) is not None:
             return config.error_by_key("format", message)
         data_source_class = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
         try:
@@ -87,11 +87,11 @@ class SparkSink:
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
         return without_metadata_columns(rows)
 
-    def take_over(self, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(self, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         """Does nothing: Spark's writers do not report which rows an earlier owner has written."""
 
     @classmethod
-    def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
+    def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Does nothing: Spark's writers keep no commit markers."""
 
     def stage(self, batch: Batch) -> "DirectSparkWrite":

@@ -22,9 +22,9 @@ from coterie.spark.smt.transform_type import (
     TransformType,
     check_columns_exist,
     field_types,
-    filter_rows,
+    filter_rows_within_predicate,
     make_transform_config_key,
-    replace_fields,
+    replace_all_fields,
 )
 
 
@@ -158,7 +158,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
         .when(op.isin("t", "m"), F.lit(False))
         .otherwise(unknown_op_error)
     )
-    rows = filter_rows(rows, is_kept)
+    rows = filter_rows_within_predicate(rows, is_kept)
     is_rewritten = handling in (TombstoneHandling.REWRITE, TombstoneHandling.REWRITE_WITH_TOMBSTONE)
     row_value = (
         F.when(is_delete, exact_column("before")).otherwise(exact_column("after"))
@@ -192,7 +192,9 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
         )
     rows = append_headers(rows, headers)
     is_tombstone = was_tombstone | is_delete if handling is TombstoneHandling.DELETE_TO_TOMBSTONE else was_tombstone
-    return replace_fields(rows.withColumn(MetadataColumn.TOMBSTONE.value, is_tombstone), KeyOrValue.VALUE, new_fields)
+    return replace_all_fields(
+        rows.withColumn(MetadataColumn.TOMBSTONE.value, is_tombstone), KeyOrValue.VALUE, new_fields
+    )
 
 
 EXTRACT_NEW_RECORD_STATE = TransformType(

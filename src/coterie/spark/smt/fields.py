@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from coterie.config.definition import Type, not_blank, one_of, split_list
+from coterie.config.definition import Type, blank_value_error, one_of, split_list
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import (
     MetadataColumn,
@@ -40,7 +40,7 @@ from coterie.spark.smt.transform_type import (
     make_transform_config_key,
     name_list_error,
     primitive_column_name,
-    replace_fields,
+    replace_all_fields,
 )
 
 CONNECT_TRANSFORMS_PACKAGE = "org.apache.kafka.connect.transforms"
@@ -115,7 +115,7 @@ def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> 
         return rows.withColumn(name, _cast_column(exact_column(name), column_type(rows, name), spec[""]))
     old_types, columns = field_types(rows, side), field_columns(rows, side)
     check_columns_exist(list(spec), old_types)
-    return replace_fields(
+    return replace_all_fields(
         rows,
         side,
         columns | {name: _cast_column(columns[name], old_types[name], type_) for name, type_ in spec.items()},
@@ -178,7 +178,7 @@ def _apply_insert_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
                 raise settings.make_config_error(name, str(error)) from error
     if (field_name := settings.optional_value(definition, "static.field", str)) is not None:
         new_fields[field_name.rstrip("?!")] = F.lit(settings.optional_value(definition, "static.value", str))
-    return replace_fields(rows, side, new_fields)
+    return replace_all_fields(rows, side, new_fields)
 
 
 INSERT_FIELD = TransformType(
@@ -192,12 +192,16 @@ INSERT_FIELD = TransformType(
                 f"The column to which {what} is written.",
                 f"Column of {what}",
                 is_optional=True,
-                validator=not_blank,
+                validator=blank_value_error,
             )
             for name, (_, what) in _METADATA_BY_INSERT_KEY.items()
         ),
         make_transform_config_key(
-            "static.field", "The column for static.value.", "Column of the text", is_optional=True, validator=not_blank
+            "static.field",
+            "The column for static.value.",
+            "Column of the text",
+            is_optional=True,
+            validator=blank_value_error,
         ),
         make_transform_config_key("static.value", "The text of static.field.", "Text", is_optional=True),
         REPLACE_NULL_WITH_DEFAULT,
@@ -246,7 +250,7 @@ def _apply_replace_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
     new_names = [renames.get(name, name) for name in kept_names]
     if repeated := sorted({name for name in new_names if new_names.count(name) > 1}):
         raise settings.make_config_error("renames", f"two columns would have the name {', '.join(repeated)}")
-    return replace_fields(rows, side, {renames.get(name, name): columns[name] for name in kept_names})
+    return replace_all_fields(rows, side, {renames.get(name, name): columns[name] for name in kept_names})
 
 
 REPLACE_FIELD = TransformType(
@@ -331,7 +335,7 @@ def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfi
         except ValueError as error:
             raise settings.make_config_error("fields" if replacement is None else "replacement", str(error)) from error
         new_fields[name] = F.when(new_fields[name].isNotNull(), mask)
-    return replace_fields(rows, side, new_fields)
+    return replace_all_fields(rows, side, new_fields)
 
 
 MASK_FIELD = TransformType(
@@ -347,7 +351,7 @@ MASK_FIELD = TransformType(
             "A text or number instead of the empty value.",
             "Replacement",
             is_optional=True,
-            validator=not_blank,
+            validator=blank_value_error,
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
@@ -397,8 +401,8 @@ def _apply_hoist_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConf
             MetadataColumn.KEY.value, F.struct(metadata_column(rows, MetadataColumn.KEY).alias(name))
         )
     if (value_column := primitive_column_name(rows, side)) is not None:
-        return replace_fields(rows, side, {name: exact_column(value_column)})
-    return replace_fields(rows, side, {name: F.struct(*map(exact_column, visible_column_names(rows)))})
+        return replace_all_fields(rows, side, {name: exact_column(value_column)})
+    return replace_all_fields(rows, side, {name: F.struct(*map(exact_column, visible_column_names(rows)))})
 
 
 HOIST_FIELD = TransformType(
@@ -407,7 +411,7 @@ HOIST_FIELD = TransformType(
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
-            "field", "The column that will contain the whole value.", "Column", validator=not_blank
+            "field", "The column that will contain the whole value.", "Column", validator=blank_value_error
         ),
     ),
     apply=_apply_hoist_field,
@@ -450,8 +454,8 @@ def _apply_extract_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
     if side is KeyOrValue.KEY:
         return rows.withColumn(MetadataColumn.KEY.value, extracted)
     if isinstance(type_, StructType):
-        return replace_fields(rows, side, {field.name: extracted[field.name] for field in type_.fields})
-    return replace_fields(rows, side, {"value": extracted})
+        return replace_all_fields(rows, side, {field.name: extracted[field.name] for field in type_.fields})
+    return replace_all_fields(rows, side, {"value": extracted})
 
 
 EXTRACT_FIELD = TransformType(
@@ -459,7 +463,7 @@ EXTRACT_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
-        make_transform_config_key("field", "The column that becomes the value.", "Column", validator=not_blank),
+        make_transform_config_key("field", "The column that becomes the value.", "Column", validator=blank_value_error),
         make_transform_config_key(
             "field.syntax.version",
             "With V2 the field is a path, with dots.",
@@ -495,7 +499,7 @@ def _apply_flatten(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) 
     names = [name for name, _ in flat_fields]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two columns would have the name {', '.join(repeated)}")
-    return replace_fields(rows, side, dict(flat_fields))
+    return replace_all_fields(rows, side, dict(flat_fields))
 
 
 FLATTEN = TransformType(
@@ -592,7 +596,7 @@ def _apply_timestamp_converter(rows: DataFrame, side: KeyOrValue, settings: Pref
         return rows.withColumn(value_column, convert(exact_column(value_column), column_type(rows, value_column)))
     types_by_name, columns = field_types(rows, side), field_columns(rows, side)
     check_columns_exist([name], types_by_name)
-    return replace_fields(rows, side, columns | {name: convert(columns[name], types_by_name[name])})
+    return replace_all_fields(rows, side, columns | {name: convert(columns[name], types_by_name[name])})
 
 
 def _target_type_error(value: str) -> str | None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from coterie.config.definition import not_blank
+from coterie.config.definition import blank_value_error
 from coterie.spark.extras import missing_extra_message
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
@@ -34,10 +34,14 @@ def _apply_function(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig)
     except PySparkException as error:
         raise settings.make_config_error("schema", str(error).strip().splitlines()[0]) from error
     expected = to_arrow_schema(schema, timezone="UTC")
-    return without_metadata_columns(rows).mapInArrow(_with_schema_check(function, function_name, expected), schema)
+    return without_metadata_columns(rows).mapInArrow(
+        _with_columns_checked_and_cast(function, function_name, expected), schema
+    )
 
 
-def _with_schema_check(function: BatchFunction, function_name: str, expected_schema: pa.Schema) -> BatchFunction:
+def _with_columns_checked_and_cast(
+    function: BatchFunction, function_name: str, expected_schema: pa.Schema
+) -> BatchFunction:
     """A function that calls ``function`` and returns its batches with the columns in the order and of the types of
     ``expected_schema``: the columns are matched by name and cast, because the JVM checks neither names nor types. The
     returned function raises TypeError when ``function`` returns columns with other names. ``function_name``: the name
@@ -71,7 +75,10 @@ FUNCTION = TransformType(
             validator=function_name_error,
         ),
         make_transform_config_key(
-            "schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", validator=not_blank
+            "schema",
+            "The columns that the function returns, as in CREATE TABLE.",
+            "Columns",
+            validator=blank_value_error,
         ),
     ),
     apply=_apply_function,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, not_blank
+from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses, blank_value_error
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, has_metadata_column, metadata_column
 from coterie.spark.smt.patterns import whole_match_pattern
@@ -50,7 +50,7 @@ TOPIC_NAME_MATCHES = PredicateType(
     name="TopicNameMatches",
     keys=(
         make_transform_config_key(
-            "pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank
+            "pattern", "Java regular expression for the whole topic.", "Topic", validator=blank_value_error
         ),
     ),
     make_match_column=_topic_match_column,
@@ -64,7 +64,7 @@ def _header_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
 
 HAS_HEADER_KEY = PredicateType(
     name="HasHeaderKey",
-    keys=(make_transform_config_key("name", "The header's name.", "Header", validator=not_blank),),
+    keys=(make_transform_config_key("name", "The header's name.", "Header", validator=blank_value_error),),
     make_match_column=_header_match_column,
     uses_headers=True,
 )
@@ -86,9 +86,8 @@ PREDICATE_TYPE_BY_NAME: Mapping[str, PredicateType] = {
     name: kind for kind in PREDICATE_TYPES for name in (kind.name, kind.class_name)
 }
 """Every type of predicate, by Connect's class name with and without its package."""
-PREDICATE_TYPE_VALIDATOR = ClassNames(
+PREDICATE_TYPE_VALIDATOR = OneOfPluginClasses(
     tuple(kind.name for kind in PREDICATE_TYPES),
-    "There are",
     interface_name="Predicate",
     other_names=frozenset(PREDICATE_TYPE_BY_NAME),
 )

@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import Type, not_blank, one_of
+from coterie.config.definition import Type, blank_value_error, one_of
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import HEADERS_TYPE, MetadataColumn, metadata_column
 from coterie.spark.smt.fields import CONNECT_TRANSFORMS_PACKAGE
@@ -15,10 +15,10 @@ from coterie.spark.smt.transform_type import (
     TransformType,
     check_columns_exist,
     field_columns,
-    filter_rows,
+    filter_rows_within_predicate,
     make_transform_config_key,
     name_list_error,
-    replace_fields,
+    replace_all_fields,
 )
 
 # -- headers ----------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def _apply_header_from(rows: DataFrame, side: KeyOrValue, settings: PrefixedConf
     rows = append_headers(rows, new_headers)
     if settings.required_value(definition, "operation", str) == "copy":
         return rows
-    return replace_fields(rows, side, {name: columns[name] for name in columns if name not in names})
+    return replace_all_fields(rows, side, {name: columns[name] for name in columns if name not in names})
 
 
 HEADER_FROM = TransformType(
@@ -111,8 +111,8 @@ INSERT_HEADER = TransformType(
     name="InsertHeader",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        make_transform_config_key("header", "The header's name.", "Header", validator=not_blank),
-        make_transform_config_key("value.literal", "The header's value.", "Value", validator=not_blank),
+        make_transform_config_key("header", "The header's name.", "Header", validator=blank_value_error),
+        make_transform_config_key("value.literal", "The header's value.", "Value", validator=blank_value_error),
     ),
     apply=_apply_insert_header,
     uses_headers=_always_uses_headers,
@@ -162,7 +162,7 @@ REGEX_ROUTER = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
-            "regex", "Java regular expression for the whole topic.", "Regular expression", validator=not_blank
+            "regex", "Java regular expression for the whole topic.", "Regular expression", validator=blank_value_error
         ),
         make_transform_config_key("replacement", "The new topic; $1 is the first group.", "Replacement"),
     ),
@@ -191,7 +191,7 @@ TIMESTAMP_ROUTER = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
-            "topic.format", "The new topic.", "Topic", default="${topic}-${timestamp}", validator=not_blank
+            "topic.format", "The new topic.", "Topic", default="${topic}-${timestamp}", validator=blank_value_error
         ),
         make_transform_config_key(
             "timestamp.format", "Pattern of ${timestamp}, as of Spark's date_format.", "Time", default="yyyyMMdd"
@@ -215,7 +215,7 @@ def _apply_filter(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -
     """Filter: keep only the rows for which ``condition`` is true; without a condition, drop all rows. With a predicate,
     only rows that match the predicate are dropped."""
     condition = settings.optional_value(FILTER.definition, "condition", str)
-    return filter_rows(rows, F.lit(False) if condition is None else F.expr(condition))
+    return filter_rows_within_predicate(rows, F.lit(False) if condition is None else F.expr(condition))
 
 
 FILTER = TransformType(
@@ -227,7 +227,7 @@ FILTER = TransformType(
             "SQL condition; rows for which it is true are kept. Without it, rows that match the predicate are dropped.",
             "Condition",
             is_optional=True,
-            validator=not_blank,
+            validator=blank_value_error,
         ),
     ),
     apply=_apply_filter,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.config.definition import ClassNames
+from coterie.config.definition import OneOfPluginClasses
 from coterie.spark.smt import debezium, fields, function, records, sql
 from coterie.spark.smt.transform_type import KeyOrValue, TransformType
 
@@ -16,7 +16,7 @@ ALL_TRANSFORM_TYPES = (
 )
 """All types of transforms that Coterie has."""
 TYPE_AND_SIDE_BY_NAME: Mapping[str, tuple[TransformType, KeyOrValue]] = {
-    name: (kind, side) for kind in ALL_TRANSFORM_TYPES for name, side in kind.key_or_value_by_name().items()
+    name: (kind, side) for kind in ALL_TRANSFORM_TYPES for name, side in kind.side_by_config_name().items()
 }
 """By each name that a config can give in ``transforms.<alias>.type``: the type of transform, and the side that the name
 means."""
@@ -44,7 +44,7 @@ ADVICE_BY_UNSUPPORTED_CLASS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TransformTypeValidator(ClassNames):
+class TransformTypeValidator(OneOfPluginClasses):
     """A validator that accepts every name of a type of transform that Coterie has."""
 
     def __call__(self, value: str) -> str | None:
@@ -52,12 +52,11 @@ class TransformTypeValidator(ClassNames):
         class_name = value.partition("$")[0]
         if (advice := ADVICE_BY_UNSUPPORTED_CLASS.get(class_name)) is not None:
             return f"Coterie does not run this transform; {advice} (docs/transforms.md)"
-        return ClassNames.__call__(self, value)
+        return OneOfPluginClasses.__call__(self, value)
 
 
 TRANSFORM_TYPE_VALIDATOR = TransformTypeValidator(
     tuple(sorted(kind.name for kind in ALL_TRANSFORM_TYPES)),
-    "Java classes are not loaded; there are",
     interface_name="Transformation",
     other_names=frozenset(TYPE_AND_SIDE_BY_NAME),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from coterie.config.definition import not_blank
+from coterie.config.definition import blank_value_error
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import metadata_column_names, without_metadata_columns
 from coterie.spark.smt.transform_type import KeyOrValue, TransformType, make_transform_config_key
@@ -84,7 +84,7 @@ def _apply_plan_to_rows(rows: DataFrame, plan: Any) -> Any:
     built_plan = rows._jdf.queryExecution().analyzed()
     nodes = list(_nodes_above_view(plan))
     for node in reversed(nodes):
-        built_plan = _replace_child(rows.sparkSession, node, built_plan, metadata_columns)
+        built_plan = _replace_child_keeping_metadata(rows.sparkSession, node, built_plan, metadata_columns)
     return built_plan
 
 
@@ -121,7 +121,7 @@ def _nodes_above_view(plan: Any) -> Iterator[Any]:
         plan = plan.child()
 
 
-def _replace_child(spark: SparkSession, node: Any, child: Any, metadata_columns: list[str]) -> Any:
+def _replace_child_keeping_metadata(spark: SparkSession, node: Any, child: Any, metadata_columns: list[str]) -> Any:
     """The plan ``node`` with ``child`` as its only child. A projection also keeps the columns with the names
     ``metadata_columns``."""
     jvm = spark._jvm
@@ -139,7 +139,11 @@ def _replace_child(spark: SparkSession, node: Any, child: Any, metadata_columns:
 SQL = TransformType(
     name="Sql",
     package=None,
-    keys=(make_transform_config_key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
+    keys=(
+        make_transform_config_key(
+            "query", "SELECT … FROM source, over each row.", "Query", validator=blank_value_error
+        ),
+    ),
     apply=_apply_query,
     accepts_predicate=False,
 )

@@ -75,7 +75,7 @@ class TransformType:
             side: f"{package}{self.name}{f'${side.value}' if self.has_key_and_value_classes else ''}" for side in sides
         }
 
-    def key_or_value_by_name(self) -> Mapping[str, KeyOrValue]:
+    def side_by_config_name(self) -> Mapping[str, KeyOrValue]:
         """Every name of this type in configs, with the side that it means. The name without ``$`` means the value."""
         side_by_short_name = {self.name: KeyOrValue.VALUE}
         if self.has_key_and_value_classes:
@@ -181,7 +181,7 @@ def field_columns(rows: DataFrame, side: KeyOrValue) -> dict[str, Column]:
     return {name: exact_column(MetadataColumn.KEY.value)[name] for name in field_types(rows, side)}
 
 
-def replace_fields(rows: DataFrame, side: KeyOrValue, new_fields: Mapping[str, Column]) -> DataFrame:
+def replace_all_fields(rows: DataFrame, side: KeyOrValue, new_fields: Mapping[str, Column]) -> DataFrame:
     """``rows`` with exactly the fields ``new_fields``, in this order, as the key or the value; other fields of that
     side are dropped, and the other side stays. A null key stays null.
 
@@ -206,7 +206,7 @@ def check_columns_exist(names: list[str], existing: Mapping[str, object]) -> lis
     return names
 
 
-def filter_rows(rows: DataFrame, condition: Column) -> DataFrame:
+def filter_rows_within_predicate(rows: DataFrame, condition: Column) -> DataFrame:
     """The rows for which ``condition`` is true; null is not true. In a transform with a predicate, the rows to which
     the transform is not applied are kept too."""
     return rows.where(

@@ -21,7 +21,7 @@ from coterie.spark.positions import (
     commit_empty_batches,
     last_committed_source_offset,
     planned_source_offset,
-    write_source_log,
+    write_first_source_log_entry,
 )
 
 GLOB_CHARACTERS = frozenset("{}[]*?\\")
@@ -77,7 +77,7 @@ def record_files_as_read(checkpoint: Path, files: Positions) -> None:
     entries = [
         json.dumps({"path": uri, "timestamp": modified_ms, "batchId": 0}) for uri, modified_ms in sorted(files.items())
     ]
-    write_source_log(checkpoint, entries)
+    write_first_source_log_entry(checkpoint, entries)
     commit_empty_batches(checkpoint, json.dumps({"logOffset": 0}), batch_count=2)
 
 

@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least, not_blank, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least, blank_value_error, one_of
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.bad_records.error_columns import (
@@ -40,12 +40,12 @@ from coterie.spark.bad_records.error_columns import (
     STAGE_TASK_POLL,
     error_column_value,
 )
-from coterie.spark.bad_records.keys import TOLERANCE_KEY, error_tolerance_of
+from coterie.spark.bad_records.keys import TOLERANCE_KEY, read_bad_record_settings
 from coterie.spark.columns import to_ddl
 from coterie.spark.failures import error_message
 from coterie.spark.generations.split import SplitFunction, task_number_of_file, task_number_sql
 from coterie.spark.generations.stores import FilePositionStore, PositionStore
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.paths import SOURCE_GROUP, local_path_error, path_of_config_value
 from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
@@ -60,8 +60,8 @@ from coterie.spark.sources.file_log import (
     to_local_path,
     to_spark_file_uri,
 )
-from coterie.spark.sources.folder_size import FolderSizeWarning
-from coterie.spark.sources.offset_values import checked_partition, whole_number_offset
+from coterie.spark.sources.folder_size import FolderSizeReporter
+from coterie.spark.sources.offset_values import check_partition_fields, parse_whole_number_offset
 from coterie.spark.transforms import first_message_line
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
@@ -137,7 +137,7 @@ DEFINITION = ConfigDef(
             ),
             is_optional=True,
             importance=Importance.HIGH,
-            validator=not_blank,
+            validator=blank_value_error,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Source columns",
@@ -201,7 +201,7 @@ class FileSource:
     """Whether ``errors.tolerance`` is ``all``: rows then have the error columns, two hidden columns with the record as
     it was read and with its error (``bad_records/error_columns.py``)."""
     task_input: TaskInput
-    _folder_size_warning: FolderSizeWarning = field(default_factory=FolderSizeWarning, repr=False, compare=False)
+    _folder_size_reporter: FolderSizeReporter = field(default_factory=FolderSizeReporter, repr=False, compare=False)
 
     @classmethod
     def definition(cls, config: PrefixedConfig) -> ConfigDef:
@@ -233,7 +233,7 @@ class FileSource:
             errors |= config.error_by_key("max.bytes.per.trigger", message)
         if (
             config.required_value(DEFINITION, "format", str) == "avro"
-            and (missing_jars := missing_package_message(spark, "avro")) is not None
+            and (missing_jars := missing_jars_message(spark, "avro")) is not None
         ):
             return errors | config.error_by_key("format", missing_jars)
         try:
@@ -307,8 +307,8 @@ class FileSource:
         for offset in offsets:
             if offset.partition is None and offset.offset is None:
                 continue  # As Connect's file source: there is nothing to remove.
-            path = checked_partition(offset, _PARTITION_KEY)[_PARTITION_KEY]
-            modified_ms = whole_number_offset(offset, _OFFSET_KEY, maximum=MAX_FILE_AGE_DAYS * 24 * 3600 * 1000)
+            path = check_partition_fields(offset, _PARTITION_KEY)[_PARTITION_KEY]
+            modified_ms = parse_whole_number_offset(offset, _OFFSET_KEY, maximum=MAX_FILE_AGE_DAYS * 24 * 3600 * 1000)
             if not isinstance(path, str) or not path.startswith(f"{folder}/") or os.path.normpath(path) != path:
                 raise OffsetsRefusedError(
                     f"The value for the '{_PARTITION_KEY}' key in the partition should be the path of a file in "
@@ -330,7 +330,7 @@ class FileSource:
             if bytes_limit is None
             else {"maxBytesPerTrigger": str(bytes_limit)},
             reader_options=config.values_under_prefix(OPTION_PREFIX),
-            tolerates_bad_records=error_tolerance_of(config.config) is not None,
+            tolerates_bad_records=read_bad_record_settings(config.config) is not None,
             task_input=task_input,
         )
 
@@ -349,7 +349,7 @@ class FileSource:
             schema = StructType([*schema.fields, StructField(_MALFORMED_LINE_COLUMN, StringType())])
         if any(key.lower() == "header" and value.lower() == "true" for key, value in self.reader_options.items()):
             defaults["enforceSchema"] = "false"
-        self._folder_size_warning.warn_if_large(self.path)
+        self._folder_size_reporter.warn_if_large(self.path)
         reader = spark.readStream.format(self.format).schema(schema)
         rows = reader.options(**defaults).options(**self.reader_options).load(self.path)
         rows = rows.where(self._is_of_this_task_sql("_metadata.file_path"))
@@ -409,7 +409,7 @@ class FileSource:
         :data:`SPARK_PARTITION_BYTES_MAX` after decompression. Only the files that this task reads count. False if the
         size of a file is needed and cannot be read."""
         paths = self._planned_files_of_this_task(checkpoint, batch_id)
-        if not self._has_records_over_lines and not any(map(self._is_larger_in_memory, paths)):
+        if not self._has_multiline_records and not any(map(self._is_larger_in_memory, paths)):
             return True
         try:
             return sum(map(self._decompressed_size_bytes, paths)) <= 2 * SPARK_PARTITION_BYTES_MAX
@@ -417,7 +417,7 @@ class FileSource:
             return False  # check_after_read fails the batch, or Spark reports the error in the file.
 
     @property
-    def _has_records_over_lines(self) -> bool:
+    def _has_multiline_records(self) -> bool:
         """Whether an option tells Spark that a record may contain line breaks: Spark then reads a file as a whole."""
         return any(
             name.lower() in ("multiline", "wholetext") and value.lower() == "true"
@@ -456,12 +456,12 @@ class FileSource:
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
         """Check the paths of a batch's files, before the batch is read. Also logs a warning if the folder has very many
-        files (:class:`FolderSizeWarning`).
+        files (:class:`FolderSizeReporter`).
 
         :raises WorldError: when a path contains a character of a glob pattern: Spark would read files of the batch
             twice.
         """
-        self._folder_size_warning.warn_if_large(self.path)
+        self._folder_size_reporter.warn_if_large(self.path)
         if paths := paths_with_glob_characters(planned_files(checkpoint, batch_id)):
             raise WorldError(
                 f"Batch {batch_id} was not read: the path of a file contains one of {{ }} [ ] * ? \\, with which Spark "

@@ -14,7 +14,7 @@ LIST_CPU_TIME_S = 0.26
 once."""
 
 
-class FolderSizeWarning:
+class FolderSizeReporter:
     """Logs a warning when a folder contains :data:`LARGE_FOLDER_FILES_MIN` files or more, and again each time the
     number of files has doubled since the last warning."""
 

@@ -39,13 +39,13 @@ from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.spark import converters
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ORIGINAL_COLUMN, with_error_columns
-from coterie.spark.bad_records.keys import error_tolerance_of
-from coterie.spark.checkpoint import find_batch_in_flight
+from coterie.spark.bad_records.keys import read_bad_record_settings
+from coterie.spark.checkpoint import find_batch_id_in_flight
 from coterie.spark.converters import Converter
 from coterie.spark.failures import error_message, java_exception_of
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import PrefixedConfig
@@ -76,13 +76,13 @@ from coterie.spark.sources.kafka_positions import (
     TopicIdPartition,
     commit_skip_to_positions,
     committed_offsets,
+    first_unplanned_offsets,
     parse_kafka_offset,
     parse_topic_partition,
     partitions_in_checkpoint,
     planned_offset_ranges,
-    planned_offsets,
 )
-from coterie.spark.sources.kafka_sizes import mean_record_size_bytes
+from coterie.spark.sources.kafka_sizes import sampled_mean_record_bytes
 from coterie.spark.transforms import uses_headers
 
 log = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ DEFINITION = ConfigDef(
 )
 
 
-def _errors_by_key(config: PrefixedConfig, check: Callable[[], object]) -> dict[str, list[str]]:
+def _collect_raised_errors(config: PrefixedConfig, check: Callable[[], object]) -> dict[str, list[str]]:
     """The errors by the user's key: those of a ConfigError that ``check`` raises; for a WorldError its message, by the
     key of the cluster's address (``bootstrap.servers``). Empty if ``check`` raises neither."""
     try:
@@ -302,7 +302,7 @@ class KafkaSource:
     is_batch_in_flight_incomplete: bool = False
     """Whether, at the last start of the query, retention had deleted records of the batch in flight (planned and not
     committed). Spark then reads the other records of the batch without an error. :meth:`read` sets this."""
-    mean_record_size_bytes: int = 0
+    sampled_mean_record_bytes: int = 0
     """The mean size in bytes of the records of the last sample; 0 before the first sample, or when the sample had no
     records."""
     record_size_sampled_at_s: float = 0.0
@@ -322,7 +322,7 @@ class KafkaSource:
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Errors, by the user's key. Checks the jars first, then the properties and the schemas; sends requests to the
         cluster only when all of these are valid."""
-        if (missing_jars := missing_package_message(spark, "kafka")) is not None:
+        if (missing_jars := missing_jars_message(spark, "kafka")) is not None:
             return {"source.class" if "source.class" in config.config else "connector.class": [missing_jars]}
         errors = converters.find_schema_errors(config, "key") | converters.find_schema_errors(config, "value")
         overrides = config.values_under_prefix(CONSUMER_OVERRIDE_PREFIX)
@@ -344,13 +344,13 @@ class KafkaSource:
                 _check_distinct_column_names(source, spark)
             cls.list_source_partitions(config)
 
-        return _errors_by_key(config, check_columns_and_topics)
+        return _collect_raised_errors(config, check_columns_and_topics)
 
     @classmethod
     def start_position_errors(cls, config: PrefixedConfig) -> dict[str, list[str]]:
         if config.optional_value(DEFINITION, "start.offsets", str) is None:
             return {}
-        return _errors_by_key(
+        return _collect_raised_errors(
             config,
             lambda: cls.initial_positions(config, cls.list_source_partitions(config), is_new_connector=True),
         )
@@ -538,7 +538,7 @@ class KafkaSource:
             column_names=config.required_value(DEFINITION, "columns", tuple),
             max_offsets_per_trigger=config.required_value(DEFINITION, "max.offsets.per.trigger", int),
             auto_offset_reset=config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET, str),
-            tolerates_bad_records=error_tolerance_of(config.config) is not None,
+            tolerates_bad_records=read_bad_record_settings(config.config) is not None,
             prefixed_config=config,
             task_input=task_input,
         )
@@ -597,10 +597,10 @@ class KafkaSource:
             "includeHeaders": str(has_headers).lower(),
             "failOnDataLoss": str(not self.is_batch_in_flight_incomplete).lower(),
         }
-        in_flight = find_batch_in_flight(checkpoint)
+        in_flight = find_batch_id_in_flight(checkpoint)
         if in_flight is not None:
             self._count_offsets_and_sample_size(planned_offset_ranges(checkpoint, in_flight, self._partitions))
-        self.spark_partition_rows_max = self._rows_per_spark_partition
+        self.spark_partition_rows_max = self._rows_that_fit_spark_partition
         if self.spark_partition_rows_max < self.max_offsets_per_trigger:
             options["maxRecordsPerPartition"] = str(self.spark_partition_rows_max)
         if rotation is not None:
@@ -633,19 +633,19 @@ class KafkaSource:
 
         :raises BatchTooLargeError: when, according to a new sample, one Spark partition of the batch has more than
             twice the records that fit into memory: the query must start again, and then reads smaller Spark partitions.
-        :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`mean_record_size_bytes`.
+        :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`sampled_mean_record_bytes`.
         """
         ranges = planned_offset_ranges(checkpoint, batch_id, self._partitions)
         rows = self._count_offsets_and_sample_size(ranges)
         largest_spark_partition_rows = min(
             max((len(offsets) for offsets in ranges.values()), default=0), self.spark_partition_rows_max
         )
-        if largest_spark_partition_rows > 2 * self._rows_per_spark_partition:
+        if largest_spark_partition_rows > 2 * self._rows_that_fit_spark_partition:
             raise BatchTooLargeError(
-                f"Batch {batch_id} has records of about {self.mean_record_size_bytes:,} bytes: the query starts again, "
-                f"to read at most {self._rows_per_spark_partition} of them into one Spark partition"
+                f"Batch {batch_id} has records of about {self.sampled_mean_record_bytes:,} bytes: the query starts "
+                f"again, to read at most {self._rows_that_fit_spark_partition} of them into one Spark partition"
             )
-        return rows <= SMALL_BATCH_ROWS_MAX and rows * self.mean_record_size_bytes <= SMALL_BATCH_BYTES_MAX
+        return rows <= SMALL_BATCH_ROWS_MAX and rows * self.sampled_mean_record_bytes <= SMALL_BATCH_BYTES_MAX
 
     def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Always True: :meth:`read` bounds the records of a Spark partition by their sampled size, and
@@ -657,26 +657,26 @@ class KafkaSource:
         size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` offsets or the
         last sample was taken at most :data:`SAMPLED_SIZE_MAX_AGE_S` ago.
 
-        :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`mean_record_size_bytes`.
+        :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`sampled_mean_record_bytes`.
         """
         rows = sum(len(offsets) for offsets in ranges.values())
         if rows > ALWAYS_SMALL_BATCH_RECORDS_MAX and (
             not self.record_size_sampled_at_s
             or time.monotonic() - self.record_size_sampled_at_s > SAMPLED_SIZE_MAX_AGE_S
         ):
-            self.mean_record_size_bytes, self.record_size_sampled_at_s = (
-                mean_record_size_bytes(self.consumer_properties, ranges),
+            self.sampled_mean_record_bytes, self.record_size_sampled_at_s = (
+                sampled_mean_record_bytes(self.consumer_properties, ranges),
                 time.monotonic(),
             )
         return rows
 
     @property
-    def _rows_per_spark_partition(self) -> int:
+    def _rows_that_fit_spark_partition(self) -> int:
         """How many records fit into one Spark partition (:data:`SPARK_PARTITION_BYTES_MAX`) according to the sampled
         size; :data:`sys.maxsize` without a sample."""
         return (
-            max(SPARK_PARTITION_BYTES_MAX // self.mean_record_size_bytes, 1)
-            if self.mean_record_size_bytes
+            max(SPARK_PARTITION_BYTES_MAX // self.sampled_mean_record_bytes, 1)
+            if self.sampled_mean_record_bytes
             else sys.maxsize
         )
 
@@ -779,8 +779,8 @@ class KafkaSource:
 
         :raises WorldError: when records were deleted and ``auto.offset.reset`` is ``none``.
         """
-        in_flight = find_batch_in_flight(checkpoint)
-        positions = (planned_offsets if in_flight is None else committed_offsets)(checkpoint, self._partitions)
+        in_flight = find_batch_id_in_flight(checkpoint)
+        positions = (first_unplanned_offsets if in_flight is None else committed_offsets)(checkpoint, self._partitions)
         deleted_counts = _deleted_offset_counts(admin, positions)
         self.is_batch_in_flight_incomplete = bool(deleted_counts) and in_flight is not None
         if not deleted_counts:

@@ -8,13 +8,15 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
+from py4j.java_gateway import get_field
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
-from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
+from coterie.config.definition import Type, type_error
+from coterie.nouns.errors import CoterieError, UnreachableError, WorldError, invalid_value_message
 from coterie.spark.failures import SPARK_NOT_RUNNING_MESSAGE
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.positions import Positions
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 from coterie.spark.transforms import first_message_line
@@ -49,7 +51,7 @@ def kafka_jvm() -> Any:
     spark = SparkSession._instantiatedSession
     if spark is None:
         raise WorldError(SPARK_NOT_RUNNING_MESSAGE)
-    if (missing_jars := missing_package_message(spark, "kafka")) is not None:
+    if (missing_jars := missing_jars_message(spark, "kafka")) is not None:
         raise WorldError(missing_jars)
     return spark._jvm
 
@@ -70,6 +72,20 @@ def unknown_producer_properties(names: Iterable[str]) -> list[str]:
     """
     known_names = kafka_jvm().org.apache.kafka.clients.producer.ProducerConfig.configNames()
     return sorted(name for name in names if not known_names.contains(name))
+
+
+def mistyped_properties(client_config: Any, properties: Mapping[str, str]) -> dict[str, str]:
+    """Kafka's message, by name, about each of ``properties`` whose value is not of the property's type.
+    ``client_config``: the class of the client's configuration, such as ``ProducerConfig``. Only numbers and booleans
+    are checked: Kafka would load the class that the value of a property of the type CLASS names."""
+    keys = client_config.configDef().configKeys()
+    messages: dict[str, str] = {}
+    for name, value in sorted(properties.items()):
+        if (key := keys.get(name)) is not None:
+            reason = type_error(Type(get_field(key, "type").name()), value)
+            if reason is not None:
+                messages[name] = invalid_value_message(name, value, reason)
+    return messages
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Self
 
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
+from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_log
 from coterie.spark.positions import Positions, commit_empty_batch, planned_source_offset
 
 KAFKA_TOPIC, KAFKA_PARTITION, KAFKA_OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
@@ -160,7 +160,7 @@ def committed_offsets(checkpoint: Path, partitions: Iterable[TopicIdPartition]) 
     )
 
 
-def planned_offsets(checkpoint: Path, partitions: Iterable[TopicIdPartition]) -> Positions:
+def first_unplanned_offsets(checkpoint: Path, partitions: Iterable[TopicIdPartition]) -> Positions:
     """By the text of each of ``partitions``: the offset of the first record that is not yet planned for a batch.
     Partitions of which the checkpoint has no offset are left out."""
     return _offsets_of_partitions(
@@ -197,7 +197,7 @@ def partitions_in_checkpoint(checkpoint: Path) -> frozenset[tuple[str, int]]:
 def commit_skip_to_positions(checkpoint: Path, positions: Positions) -> None:
     """Commit a batch without rows that ends at ``positions``, so that the next batch starts there. ``positions`` must
     contain all partitions of the checkpoint, and no batch may be in flight."""
-    assert find_batch_in_flight(checkpoint) is None, f"{checkpoint} has a batch in flight"
+    assert find_batch_id_in_flight(checkpoint) is None, f"{checkpoint} has a batch in flight"
     last_committed_id = last_batch_id_in_log(checkpoint / "commits")
     commit_empty_batch(
         checkpoint, to_spark_offsets_json(positions), batch_id=0 if last_committed_id is None else last_committed_id + 1

@@ -29,7 +29,7 @@ SAMPLED_PARTITIONS_MAX = 4
 """The most partitions of which records are sampled."""
 
 
-def mean_record_size_bytes(consumer_properties: Mapping[str, str], ranges: Mapping[TopicIdPartition, range]) -> int:
+def sampled_mean_record_bytes(consumer_properties: Mapping[str, str], ranges: Mapping[TopicIdPartition, range]) -> int:
     """The approximate mean size of the records in ``ranges`` (offsets by partition), in bytes of key and value.
 
     The result is the larger of two means: over the first records in the ranges of a few partitions, and over the last
@@ -44,10 +44,10 @@ def mean_record_size_bytes(consumer_properties: Mapping[str, str], ranges: Mappi
     if not sampled:
         return 0
     with _open_sampler(consumer_properties, sampled) as sampler:
-        first_records_mean_bytes = sampler.mean_record_size_bytes(
+        first_records_mean_bytes = sampler.sampled_mean_record_bytes(
             {part: ranges[part][:SAMPLED_RECORDS_PER_END_MAX] for part in sampled}
         )
-        last_records_mean_bytes = sampler.mean_record_size_bytes(
+        last_records_mean_bytes = sampler.sampled_mean_record_bytes(
             {part: ranges[part][-SAMPLED_RECORDS_PER_END_MAX:] for part in sampled}
         )
     return max(first_records_mean_bytes, last_records_mean_bytes)
@@ -121,7 +121,7 @@ class _RecordSizeSampler:
         ]
         self._client.assign(self._to_java_list(partitions))
 
-    def mean_record_size_bytes(self, ranges: Mapping[TopicIdPartition, range]) -> int:
+    def sampled_mean_record_bytes(self, ranges: Mapping[TopicIdPartition, range]) -> int:
         """The mean size, in bytes, of the records that the first fetch in each partition's range returns; 0 when no
         record in ``ranges`` exists any more.
 

@@ -6,7 +6,7 @@ from typing import TypeGuard
 from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
 
 
-def checked_partition(offset: ConnectorOffset, *names: str) -> JsonMap:
+def check_partition_fields(offset: ConnectorOffset, *names: str) -> JsonMap:
     """The partition of ``offset``, after a check that it has exactly the fields ``names``.
 
     :raises OffsetsRefusedError: when the partition is null or has other fields. The messages are those of Connect's
@@ -21,7 +21,7 @@ def checked_partition(offset: ConnectorOffset, *names: str) -> JsonMap:
     return offset.partition
 
 
-def whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: int) -> int | None:
+def parse_whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: int) -> int | None:
     """The value of the field ``name``, the only field of the offset in ``offset``: a whole number from 0 to
     ``maximum``. None when the client has sent null in place of the offset.
 

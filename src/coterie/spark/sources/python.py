@@ -26,7 +26,7 @@ from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import TaskInput
-from coterie.spark.sessions import new_session
+from coterie.spark.sessions import new_session_without_java_functions
 from coterie.spark.user_code import call_function, function_name_error, load_function
 
 FUNCTION_KEY = "pipeline.function"
@@ -142,7 +142,7 @@ class PythonSource:
 
     def schema(self, spark: SparkSession) -> StructType:
         # The function may change any setting of its session.
-        return self._build_stream(new_session(spark)).schema
+        return self._build_stream(new_session_without_java_functions(spark)).schema
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         return self._build_stream(spark)

@@ -24,12 +24,12 @@ from coterie.spark.positions import (
     commit_empty_batches,
     last_committed_source_offset,
     planned_source_offset,
-    write_source_log,
+    write_first_source_log_entry,
 )
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS_MAX, TaskInput
-from coterie.spark.sources.offset_values import checked_partition, is_whole_number, whole_number_offset
+from coterie.spark.sources.offset_values import check_partition_fields, is_whole_number, parse_whole_number_offset
 
 DEFINITION = ConfigDef(
     (
@@ -62,7 +62,7 @@ class RatePositionStore:
         """Write ``positions`` so that the stream continues from now with the value that follows the last one read. No
         value is skipped for the time since the task last ran: in that time no values are generated."""
         for seconds in positions.values():
-            write_source_log(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
+            write_first_source_log_entry(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
             commit_empty_batches(checkpoint, str(seconds), batch_count=1)
 
 
@@ -139,7 +139,7 @@ class RateSource:
         seconds_max = 2**62 // max(config.required_value(DEFINITION, "rows.per.second", int), 1000)
         changes: dict[str, int | None] = {}
         for offset in offsets:
-            partition = checked_partition(offset, "task", "task_count")
+            partition = check_partition_fields(offset, "task", "task_count")
             # True and 1.0 equal 1, but their texts are not those of a task number.
             if (
                 not all(map(is_whole_number, partition.values()))
@@ -150,7 +150,7 @@ class RateSource:
                     f"The connector has {task_count} task(s): a partition is "
                     f'{{"task": 0 to {task_count - 1}, "task_count": {task_count}}}'
                 )
-            changes[f"task {partition['task']} of {task_count}"] = whole_number_offset(
+            changes[f"task {partition['task']} of {task_count}"] = parse_whole_number_offset(
                 offset, "seconds", maximum=seconds_max
             )
         return changes

@@ -1,6 +1,10 @@
 """Configs of one connect group, by Kafka's config APIs: in effect at once, and after a restart."""
 
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +112,40 @@ def test_on_a_full_disk_all_configs_of_a_request_are_set_or_none(broker: Threade
             expected = ("7000", "7") if errors[-1] is ErrorCode.none else ("10000", "5")
             assert (found[SESSION].value, found[limit].value) == expected, (spare_pages, errors)
     assert len(set(errors)) > 1, errors
+
+
+def test_after_a_kill_at_any_statement_the_repeated_request_sets_all_configs(
+    broker: ThreadedBroker, tmp_path: Path
+) -> None:
+    """A kill between the two writes leaves the first one, of configs that this broker only stores and returns."""
+    limit, copies = "share.delivery.count.limit", list[Path]()
+    changes = ((SESSION, SET, "7000"), (limit, SET, "7"))
+
+    def copy(_statement: str) -> None:
+        copies.append(tmp_path / f"killed-{len(copies)}")
+        shutil.copytree(broker.settings.data_path, copies[-1])
+
+    def copy_at_each_statement(callback: Callable[[str], None] | None) -> None:
+        broker.run(lambda node: node.log.run_write(lambda store: store.database.set_trace_callback(callback)))
+
+    with raw_client(broker.port) as client:
+        copy_at_each_statement(copy)
+        assert alter(client, *changes).error_code is ErrorCode.none
+        copy_at_each_statement(None)
+        copy("after the last")
+    broker.stop()
+    states = []
+    for folder in copies:
+        killed = ThreadedBroker(replace(broker.settings, data_path=folder))
+        killed.start()
+        with raw_client(killed.port) as client:
+            found = entries(client)
+            states.append((found[SESSION].value, found[limit].value))
+            assert alter(client, *changes).error_code is ErrorCode.none
+            found = entries(client)
+            assert (found[SESSION].value, found[limit].value) == ("7000", "7")
+        killed.stop()
+    assert list(dict.fromkeys(states)) == [("10000", "5"), ("10000", "7"), ("7000", "7")]
 
 
 def test_a_validated_group_config_is_not_set(connect: Connect) -> None:

@@ -1,7 +1,5 @@
 """Held heartbeats, and the end of a connection, over TCP."""
 
-import asyncio
-import select
 import socket
 import struct
 import time
@@ -16,6 +14,7 @@ import pytest
 from coterie.broker.context import BrokerContext
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.connect.settings import ConnectGroupSettings
+from tests.broker.apis.connect_groups.ends import connections_of, end_by_fin, has_data, member_ids, members_on
 from tests.broker.apis.connect_groups.worker import COMPUTE_ASSIGNMENT, JOBS, Worker, describe
 from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client, wait_until
 from tests.broker.secured import USER, logged_in, secured_broker, trusting
@@ -39,10 +38,6 @@ def settled(client: RawClient, member_id: str = "w0", **fields: Any) -> Worker:
     worker.settle()
     worker.acknowledge()
     return worker
-
-
-def has_data(client: RawClient) -> bool:
-    return bool(select.select([client.socket], [], [], 0)[0])
 
 
 def wait_held(broker: ThreadedBroker, member_id: str = "w0") -> None:
@@ -169,14 +164,6 @@ def test_holds_and_ends_of_connections_work_with_access_rules(tmp_path: Path) ->
 # -- the end of a connection ------------------------------------------------------------------------------------------
 
 
-def end_by_fin(client: RawClient) -> None:
-    """Close the connection as a client that has read all responses does: with unread bytes, a close would reset it."""
-    client.socket.shutdown(socket.SHUT_WR)
-    while client.socket.recv(4096):
-        pass
-    client.socket.close()
-
-
 def end_by_reset(client: RawClient) -> None:
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.socket.close()
@@ -185,18 +172,6 @@ def end_by_reset(client: RawClient) -> None:
 def end_in_a_frame(client: RawClient) -> None:
     client.socket.sendall(struct.pack(">i", 1_000) + b"half")
     client.socket.close()
-
-
-def member_ids(client: RawClient) -> list[str]:
-    return [one.member_id for one in describe(client).members]
-
-
-def members_on(clients: list[RawClient], **fields: Any) -> list[Worker]:
-    """Members, each on its own connection."""
-    workers = [Worker(client, f"w{number}", **fields) for number, client in enumerate(clients)]
-    for worker in workers:
-        worker.beat()
-    return workers
 
 
 @pytest.mark.parametrize("is_held", [False, True])
@@ -265,15 +240,6 @@ def test_no_other_end_of_a_connection_removes_a_member(
     end_by_fin(workers[3].client)
     wait_until(lambda: "w3" not in member_ids(observer))
     assert member_ids(observer) == ["w0", "w1", "w2"]
-
-
-def connections_of(broker: ThreadedBroker) -> int:
-    """The number of connections that the broker serves."""
-
-    async def count(context: BrokerContext) -> int:
-        return sum(task.get_name().startswith("connection ") for task in asyncio.all_tasks())
-
-    return broker.run(count)
 
 
 def test_an_end_with_an_unanswered_request_removes_no_member(broker: ThreadedBroker, connect: Connect) -> None:

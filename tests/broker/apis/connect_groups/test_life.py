@@ -55,6 +55,24 @@ def test_two_workers_join_hand_over_jobs_and_leave(connect: Connect) -> None:
     assert (found.group_state, [one.member_id for one in found.members]) == ("Stable", ["w0"])
 
 
+def test_a_worker_that_waits_for_a_job_or_has_one_to_release_receives_a_short_interval(connect: Connect) -> None:
+    """Neither worker asks the broker to hold its responses."""
+    giver, receiver = Worker(connect(), "w0"), Worker(connect(), "w1")
+    assert giver.beat().heartbeat_interval_ms == 200, "it has no target"
+    giver.compute()
+    assert giver.beat().heartbeat_interval_ms == 3_000
+    assert giver.acknowledge().heartbeat_interval_ms == 3_000
+    assert receiver.beat().heartbeat_interval_ms == 200, "it has no target"
+    assert giver.beat().heartbeat_interval_ms == 3_000, "it has all jobs of the target that stands"
+    giver.compute()
+    assert receiver.beat(full=True).heartbeat_interval_ms == 200, "the other one has its jobs"
+    assert giver.beat().heartbeat_interval_ms == 200, "it is told to give jobs back"
+    assert giver.beat().heartbeat_interval_ms == 200, "it has acknowledged nothing"
+    assert giver.acknowledge().heartbeat_interval_ms == 3_000
+    assert receiver.beat().heartbeat_interval_ms == 3_000, "it has its jobs"
+    assert giver.owned | receiver.owned == JOBS
+
+
 @pytest.fixture
 def computing_broker(settings: BrokerSettings) -> Iterator[ThreadedBroker]:
     """A broker with an assignor of its own."""

@@ -20,7 +20,7 @@ from coterie.groups.connect.messages import (
     DescribeGroupResponse,
     GroupState,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
 )
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
@@ -127,7 +127,7 @@ DESCRIBE = DescribeGroupResponse(
     config_offset=ConfigOffset(4),
     members=(
         DescribedMember(
-            metadata=MemberMetadata(
+            metadata=MemberRecord(
                 member_id=MemberId("m"),
                 group_epoch=GroupEpoch(101),
                 joined_epoch=GroupEpoch(102),

@@ -61,8 +61,9 @@ class Worker:
         """The response to a heartbeat that lists the owned jobs."""
         return self.beat(connectors_and_tasks=job_arrays(self.owned))
 
-    def prepare(self) -> Any:
-        return self.client.ask(PREPARE, 0, group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch)
+    def prepare(self, **fields: Any) -> Any:
+        common = {"group_id": self.group_id, "member_id": self.member_id, "member_epoch": self.epoch}
+        return self.client.ask(PREPARE, 0, **(common | fields))
 
     def install(self, group_epoch: int, jobs_by_member: dict[str, Jobs], **fields: Any) -> Any:
         members = [

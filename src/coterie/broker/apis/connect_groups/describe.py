@@ -28,7 +28,7 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: Gr
     response = await connect_groups_of(broker).ask(group_id, lambda reply_to: describe_event(reply_to=reply_to))
     assert isinstance(response, DescribeGroupResponse)
     is_wanted = response.error is ConnectErrorCode.NONE and request.body.include_authorized_operations
-    operations = allowed_operations_bit_field(broker, request, GROUP, group_id, is_included=is_wanted)
+    operations = allowed_operations_bit_field(broker, request, GROUP, group_id, is_requested=is_wanted)
     return described_group_values(group_id, response, authorized_operations=operations)
 
 

@@ -16,7 +16,7 @@ def classic_group_error(broker: BrokerContext, group_id: GroupId) -> str | None:
     """The error message for a request of connect groups whose group id belongs to a classic group; the caller must
     refuse the request with GROUP_ID_NOT_FOUND, as in Kafka. None if the id belongs to a connect group, or to no
     group."""
-    if not broker.groups.owns_id(group_id) or connect_groups_of(broker).owns_id(group_id):
+    if not broker.groups.reserves_group_id(group_id) or connect_groups_of(broker).reserves_group_id(group_id):
         return None
     return (
         f"group {group_id} is a classic group: stop its members and delete the group, or use another group.id, or"

@@ -32,16 +32,18 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
     if request.has_many_elements:
         return _handle_large(broker, request)
 
-    def make_heartbeat_event(reply_to: ReplyTo) -> Heartbeat:
-        return request.connection.begin_heartbeat(request.number, group_id, _to_event(request, reply_to), may_hold=True)
+    def record_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
+        return request.connection.record_heartbeat_and_limit_wait(
+            request.number, group_id, _to_event(request, reply_to), may_hold=True
+        )
 
     try:
-        answer = connect_groups_of(broker).ask_nowait(group_id, make_heartbeat_event)
+        answer = connect_groups_of(broker).ask_nowait(group_id, record_and_make_heartbeat)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     if isinstance(answer, Awaitable):
         return _await_response_values(request, answer)
-    values = _end_heartbeat(request, answer)
+    values = _record_end_and_build_values(request, answer)
     return values if _is_small_response(answer) else _values_as_awaitable(values)
 
 
@@ -55,15 +57,15 @@ async def _handle_large(broker: BrokerContext, request: ApiRequest) -> Values:
     if (group_error := classic_group_error(broker, group_id)) is not None:  # one may have been created meanwhile
         return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, group_error)
 
-    def make_heartbeat_event(reply_to: ReplyTo) -> Heartbeat:
-        return request.connection.begin_heartbeat(
+    def record_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
+        return request.connection.record_heartbeat_and_limit_wait(
             request.number, group_id, replace(event, reply_to=reply_to), may_hold=False
         )
 
-    answer = connect_groups_of(broker).ask_nowait(group_id, make_heartbeat_event)
+    answer = connect_groups_of(broker).ask_nowait(group_id, record_and_make_heartbeat)
     if isinstance(answer, Awaitable):
         return await _await_response_values(request, answer)
-    return _end_heartbeat(request, answer)
+    return _record_end_and_build_values(request, answer)
 
 
 def _to_event(request: ApiRequest, reply_to: ReplyTo) -> Heartbeat:
@@ -82,11 +84,11 @@ def _to_event(request: ApiRequest, reply_to: ReplyTo) -> Heartbeat:
 
 async def _await_response_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
     try:
-        return _end_heartbeat(request, await answer)
+        return _record_end_and_build_values(request, await answer)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     finally:
-        request.connection.end_heartbeat(request.number, None)
+        request.connection.record_heartbeat_end(request.number, None)
 
 
 async def _values_as_awaitable(values: Values) -> Values:
@@ -101,10 +103,10 @@ def _is_small_response(response: Response) -> bool:
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
 
 
-def _end_heartbeat(request: ApiRequest, response: Response) -> Values:
+def _record_end_and_build_values(request: ApiRequest, response: Response) -> Values:
     """Note in the connection that the heartbeat has its response, and return the values of ``response``."""
     assert isinstance(response, HeartbeatResponse)
-    request.connection.end_heartbeat(request.number, response)
+    request.connection.record_heartbeat_end(request.number, response)
     return heartbeat_values(response)
 
 
@@ -118,4 +120,5 @@ API = KafkaApi(
     versions=range(1),
     handle=handle,
     authorization=ApiAuthorization(check_request=make_group_check(Operation.READ)),
+    has_error_message=True,
 )

@@ -40,4 +40,5 @@ API = KafkaApi(
     versions=range(1),
     handle=handle,
     authorization=ApiAuthorization(check_request=make_group_check(Operation.READ)),
+    has_error_message=True,
 )

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coterie.groups.classic.messages import (
-    ExpiryTimer,
     GenerationWritten,
     Heartbeat,
     JoinGroup,
     JoinGroupResponse,
+    OffsetExpiryTimer,
     Record,
     ReplyTo,
     Request,
@@ -30,7 +30,7 @@ from coterie.groups.classic.offset_messages import (
     TopicDeleted,
     TopicPartition,
 )
-from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.state import Group, GroupPhase
 from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
@@ -93,21 +93,21 @@ class ClientsChecker:
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
-    def on_step(self, step: CoordinatorStep) -> None:
+    def check_step(self, step: CoordinatorStep) -> None:
         """Check the records and responses of one step, and store what they change."""
         if isinstance(step.event, SyncGroup) and step.event.assignments and step.output.records:
             self._received.assignments_by_generation[step.event.generation] = {
                 self._identities[member_id]: assignment for member_id, assignment in step.event.assignments
             }
         for record in step.output.records:
-            self._on_record(step, record)
+            self._check_and_store_record(step, record)
         if isinstance(step.event, TimerFired) and isinstance(step.event.key, SessionTimer):
             self._check_session_removal(step, step.event.key.member_id)
         for effect in step.output.effects:
             if isinstance(effect, Reply):
                 self._check_computed_response(step, effect)
 
-    def _on_record(self, step: CoordinatorStep, record: Record) -> None:
+    def _check_and_store_record(self, step: CoordinatorStep, record: Record) -> None:
         """Store what a record of the step changes, and check it.
 
         :raises Violation: ROOM, OFFSETS_KEPT.
@@ -121,7 +121,7 @@ class ClientsChecker:
                         f"a generation has {len(members)} members, the maximum is {self._group_size_max}",
                     )
             case GroupRemoved():
-                if step.group_before.phase is not Phase.EMPTY:
+                if step.group_before.phase is not GroupPhase.EMPTY:
                     raise Violation(
                         Invariant.OFFSETS_KEPT,
                         f"the group is removed in the phase {step.group_before.phase}, but only an EMPTY group may be",
@@ -150,24 +150,24 @@ class ClientsChecker:
     def _reason_to_keep_offset(self, step: CoordinatorStep, partition: TopicPartition) -> str | None:
         """The reason why the step must not remove the offset of ``partition``; None if the step may remove it."""
         event, phase = step.event, step.group_before.phase
-        is_read = partition.topic == READ_TOPIC and phase is not Phase.EMPTY
+        is_read = partition.topic == READ_TOPIC and phase is not GroupPhase.EMPTY
         match event:
             case TopicDeleted(topic=topic):
                 return None if topic == partition.topic else f"only the topic {topic} was deleted"
             case DeleteGroup():
-                return None if phase is Phase.EMPTY else f"the group, which was to be deleted, is {phase}"
+                return None if phase is GroupPhase.EMPTY else f"the group, which was to be deleted, is {phase}"
             case OffsetDelete(partitions=partitions):
                 return (
                     None
                     if partition in partitions and not is_read
                     else "its deletion was not requested, or members read its topic"
                 )
-            case TimerFired(key=ExpiryTimer()):
+            case TimerFired(key=OffsetExpiryTimer()):
                 since_ms = self._committed_at_ms[partition]
                 own_retention_ms = self._own_retention_ms.get(partition)
-                if phase is Phase.EMPTY and self._emptied_at_ms is not None and own_retention_ms is None:
+                if phase is GroupPhase.EMPTY and self._emptied_at_ms is not None and own_retention_ms is None:
                     since_ms = max(since_ms, self._emptied_at_ms)
-                if is_read or (phase is not Phase.EMPTY and step.group.protocol_type != CONSUMER_PROTOCOL_TYPE):
+                if is_read or (phase is not GroupPhase.EMPTY and step.group.protocol_type != CONSUMER_PROTOCOL_TYPE):
                     return f"its members may still read it: the group is {phase}"
                 age_ms = self._world.now_ms - since_ms
                 retention_ms = OFFSETS_RETENTION_MS if own_retention_ms is None else own_retention_ms
@@ -213,7 +213,7 @@ class ClientsChecker:
         if isinstance(request, Heartbeat | SyncGroup | JoinGroup) or (
             isinstance(request, OffsetCommit) and request.generation >= 0
         ):
-            self._note_member_success(request, response)
+            self._check_and_store_member_success(request, response)
         match request, response:
             case SyncGroup(), SyncGroupResponse():
                 self._check_assignment_is_leaders(request, response)
@@ -239,7 +239,7 @@ class ClientsChecker:
             case _:
                 pass
 
-    def _note_member_success(self, request: Request, response: Response) -> None:
+    def _check_and_store_member_success(self, request: Request, response: Response) -> None:
         """Store that a response without an error to a member is computed now, and check that no newer member with the
         same instance id has replaced this member.
 
@@ -268,12 +268,16 @@ class ClientsChecker:
         is_static_rejoin = not request.member_id and request.instance_id in group_before.static_members
         assert request.instance_id is not None
         offered = self._offered_protocols.pop(request.instance_id, None)
-        if not is_static_rejoin or group_before.phase is not Phase.STABLE or offered != _protocol_names(request):
+        if not is_static_rejoin or group_before.phase is not GroupPhase.STABLE or offered != _protocol_names(request):
             return
         other_replies = [
             effect for effect in step.output.effects if isinstance(effect, Reply) and effect.to != request.reply_to
         ]
-        if other_replies or step.group.generation != group_before.generation or step.group.phase is not Phase.STABLE:
+        if (
+            other_replies
+            or step.group.generation != group_before.generation
+            or step.group.phase is not GroupPhase.STABLE
+        ):
             raise Violation(
                 Invariant.STATIC_STAYS_QUIET,
                 f"{request.instance_id} rejoins with unchanged protocols, and a rebalance comes: the group is "
@@ -309,13 +313,13 @@ class ClientsChecker:
 
     # -- a response, when it leaves ---------------------------------------------------------------------------------
 
-    def on_reply(self, request: Request, response: Response) -> None:
+    def check_sent_response(self, request: Request, response: Response) -> None:
         """Check a response when it is sent. Store which generations and acknowledged offsets clients receive."""
         if response.error is not ErrorCode.none:
             return
         match request, response:
             case JoinGroup(), JoinGroupResponse():
-                self._on_joined(request, response)
+                self._check_join_response(request, response)
             case OffsetCommit(), OffsetCommitResponse():
                 for new_offset, error in zip(request.offsets, response.partition_errors, strict=True):
                     commits = self._commits.get(new_offset.partition, [])
@@ -327,7 +331,7 @@ class ClientsChecker:
             case _:
                 pass
 
-    def _on_joined(self, request: JoinGroup, response: JoinGroupResponse) -> None:
+    def _check_join_response(self, request: JoinGroup, response: JoinGroupResponse) -> None:
         """Check the generation that a client receives with a JoinGroup response, and the members of that generation.
         Also store the member's id and protocols for later checks.
 
@@ -363,7 +367,7 @@ class ClientsChecker:
 
     # -- starts of the coordinator ----------------------------------------------------------------------------------
 
-    def on_loaded(self, group: Group) -> None:
+    def check_and_store_loaded_group(self, group: Group) -> None:
         """Check the group that the coordinator has loaded, at its first start or after a crash. Also set what this
         checker has stored about offsets, sessions and retention to the loaded state: a crash may have undone the last
         steps.
@@ -377,7 +381,7 @@ class ClientsChecker:
                 f"{self._received.highest_generation} was sent before",
             )
         for partition in self._commits.keys() | group.offsets.keys():
-            self._on_offset_loaded(partition, group)
+            self._check_loaded_offset(partition, group)
         for member_id in group.generation_record.members if group.generation_record is not None else ():
             # The member's session begins again at the load.
             self._last_success_at_ms[member_id] = self._world.now_ms
@@ -394,7 +398,7 @@ class ClientsChecker:
             if committed.expires_at_ms is not None
         }
 
-    def _on_offset_loaded(self, partition: TopicPartition, group: Group) -> None:
+    def _check_loaded_offset(self, partition: TopicPartition, group: Group) -> None:
         """Check the offset of ``partition`` after a load: the crash may have lost its last commits, but no commit that
         was acknowledged.
 

@@ -29,8 +29,8 @@ from coterie.lab.simulator.clients.play import (
     REQUEST_DELAY_MAX_MS,
     SESSION_TIMEOUT_MS,
     SharedByClients,
+    compute_and_encode_assignments,
     decode_assignment,
-    encode_assignments,
 )
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import SimProcess
@@ -79,7 +79,7 @@ class Client(SimProcess):
         """A number that rises with each assignment and each join. Heartbeats and commits that were planned at an
         earlier number are not sent."""
         play.world.add_record(RecordKind.STARTS, name, instance_id, *protocols)
-        self._send_join()
+        self._release_and_send_join()
 
     # -- shutdown ---------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Client(SimProcess):
 
     # -- rounds -----------------------------------------------------------------------------------------------------
 
-    def _send_join(self) -> None:
+    def _release_and_send_join(self) -> None:
         """Give up the present assignment, and send JoinGroup."""
         self.is_settled = False
         self.owned = []
@@ -115,14 +115,14 @@ class Client(SimProcess):
                     MemberProtocol(name=name, metadata=self.play.encode_subscription()) for name in self.protocols
                 ),
                 instance_id=self.instance_id,
-                can_skip_assignment=True,
+                supports_skip_assignment=True,
             )
 
         # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not
         # read it from a closed connection.
-        self._send_request("round", make_join_request, self._on_joined, late_max_ms=0)
+        self._send_request("round", make_join_request, self._handle_join_response, late_max_ms=0)
 
-    def _on_joined(self, response: Response) -> None:
+    def _handle_join_response(self, response: Response) -> None:
         """Send SyncGroup after a successful JoinGroup; join again at once with the member id of a response with
         MEMBER_ID_REQUIRED, and later after any other error."""
         assert isinstance(response, JoinGroupResponse)
@@ -133,15 +133,15 @@ class Client(SimProcess):
                 self._send_sync(response)
             case ErrorCode.member_id_required:
                 self.member_id = response.member_id
-                self._send_join()
+                self._release_and_send_join()
             case error:
-                self._join_again_after_error(error)
+                self._join_later_or_end_process(error)
 
     def _send_sync(self, join_response: JoinGroupResponse) -> None:
         """Send SyncGroup after the JoinGroup response ``join_response``; if this client is the leader and has to
         compute the assignments, with all assignments."""
         computes_assignments = join_response.leader == self.member_id and not join_response.skip_assignment
-        assignments = encode_assignments(join_response.members) if computes_assignments else {}
+        assignments = compute_and_encode_assignments(join_response.members) if computes_assignments else {}
         request = partial(
             SyncGroup,
             member_id=self.member_id,
@@ -151,23 +151,23 @@ class Client(SimProcess):
             assignments=tuple(assignments.items()),
             instance_id=self.instance_id,
         )
-        self._send_request("round", request, self._on_synced)
+        self._send_request("round", request, self._handle_sync_response)
 
-    def _on_synced(self, response: Response) -> None:
+    def _handle_sync_response(self, response: Response) -> None:
         """Begin heartbeats and commits with the assignment in the SyncGroup response, and fetch the committed offsets;
         after an error, join again."""
         assert isinstance(response, SyncGroupResponse)
         if response.error is not ErrorCode.none:
-            self._join_again_after_error(response.error)
+            self._join_later_or_end_process(response.error)
             return
         self.owned = list(decode_assignment(response.assignment))
         self.is_settled = True
         self._assignment_number += 1
-        self.call_after(HEARTBEAT_INTERVAL_MS, partial(self._send_heartbeat, self._assignment_number))
-        self.call_after(COMMIT_INTERVAL_MS, partial(self._send_commit, self._assignment_number))
+        self.call_after(HEARTBEAT_INTERVAL_MS, partial(self._send_heartbeat_and_plan_next, self._assignment_number))
+        self.call_after(COMMIT_INTERVAL_MS, partial(self._send_commit_and_plan_next, self._assignment_number))
         self._send_request("fetch", partial(OffsetFetch, partitions=tuple(self.owned)), lambda _: None)
 
-    def _join_again_after_error(self, error: ErrorCode) -> None:
+    def _join_later_or_end_process(self, error: ErrorCode) -> None:
         """Join again a short time after ``error``, which any response may contain; after FENCED_INSTANCE_ID end the
         process instead. After UNKNOWN_MEMBER_ID or GROUP_MAX_SIZE_REACHED the client joins without a member id."""
         match error:
@@ -188,30 +188,30 @@ class Client(SimProcess):
     def _make_join_callback(self, assignment_number: int) -> Callable[[], None]:
         """A callback that sends JoinGroup, unless ``_assignment_number`` has changed by then: the client has joined
         again or received an assignment since."""
-        return lambda: self._send_join() if assignment_number == self._assignment_number else None
+        return lambda: self._release_and_send_join() if assignment_number == self._assignment_number else None
 
     # -- between rounds ---------------------------------------------------------------------------------------------
 
-    def _send_heartbeat(self, assignment_number: int) -> None:
+    def _send_heartbeat_and_plan_next(self, assignment_number: int) -> None:
         """Send a heartbeat and plan the next one, if ``assignment_number`` is still that of the present assignment."""
         if assignment_number != self._assignment_number:
             return
         request = partial(Heartbeat, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
-        self._send_request("heartbeat", request, partial(self._on_heartbeat_response, assignment_number))
-        self.call_after(HEARTBEAT_INTERVAL_MS, partial(self._send_heartbeat, assignment_number))
+        self._send_request("heartbeat", request, partial(self._handle_heartbeat_response, assignment_number))
+        self.call_after(HEARTBEAT_INTERVAL_MS, partial(self._send_heartbeat_and_plan_next, assignment_number))
 
-    def _on_heartbeat_response(self, assignment_number: int, response: Response) -> None:
+    def _handle_heartbeat_response(self, assignment_number: int, response: Response) -> None:
         """Join again if the response to a heartbeat has an error: after REBALANCE_IN_PROGRESS at once, otherwise as
-        :meth:`_join_again_after_error` does. Ignored if the heartbeat was sent with an earlier assignment."""
+        :meth:`_join_later_or_end_process` does. Ignored if the heartbeat was sent with an earlier assignment."""
         assert isinstance(response, HeartbeatResponse)
         if assignment_number != self._assignment_number or response.error is ErrorCode.none:
             return
         if response.error is ErrorCode.rebalance_in_progress:
-            self._send_join()
+            self._release_and_send_join()
         else:
-            self._join_again_after_error(response.error)
+            self._join_later_or_end_process(response.error)
 
-    def _send_commit(self, assignment_number: int) -> None:
+    def _send_commit_and_plan_next(self, assignment_number: int) -> None:
         """Commit an offset for each owned partition and plan the next commit, if ``assignment_number`` is still that of
         the present assignment."""
         if assignment_number != self._assignment_number:
@@ -225,16 +225,16 @@ class Client(SimProcess):
             retention_ms=None,
             offsets=offsets,
         )
-        self._send_request("commit", request, partial(self._on_committed, assignment_number))
-        self.call_after(COMMIT_INTERVAL_MS, partial(self._send_commit, assignment_number))
+        self._send_request("commit", request, partial(self._handle_commit_response, assignment_number))
+        self.call_after(COMMIT_INTERVAL_MS, partial(self._send_commit_and_plan_next, assignment_number))
 
-    def _on_committed(self, assignment_number: int, response: Response) -> None:
+    def _handle_commit_response(self, assignment_number: int, response: Response) -> None:
         """Join again if the response to a commit has an error other than REBALANCE_IN_PROGRESS. Ignored if the commit
         was sent with an earlier assignment."""
         assert isinstance(response, OffsetCommitResponse)
         ignored_errors = (ErrorCode.none, ErrorCode.rebalance_in_progress)
         if assignment_number == self._assignment_number and response.error not in ignored_errors:
-            self._join_again_after_error(response.error)
+            self._join_later_or_end_process(response.error)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -267,15 +267,15 @@ class Client(SimProcess):
 
         def handle_failure() -> None:
             if kind == "round":
-                self._join_again_after_error(ErrorCode.network_exception)
+                self._join_later_or_end_process(ErrorCode.network_exception)
 
         self.play.network.send_request(
             self.service,
             lambda call: self.play.coordinator.serve_call(call, lambda reply_to: make_request(reply_to=reply_to)),
-            on_response=lambda response: self.deliver_callback(
+            on_response=lambda response: self.call_now_or_on_resume(
                 lambda: run_if_pending(lambda: handle_response(response))
             ),
-            on_failure=lambda _: self.deliver_callback(lambda: run_if_pending(handle_failure)),
+            on_failure=lambda _: self.call_now_or_on_resume(lambda: run_if_pending(handle_failure)),
             late_max_ms=late_max_ms,
         )
         if kind == "round":

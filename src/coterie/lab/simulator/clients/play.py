@@ -67,7 +67,7 @@ class SharedByClients:
         return writer.getvalue()
 
 
-def encode_assignments(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
+def compute_and_encode_assignments(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
     """The encoded assignment of each of ``members``, by member id: the partitions of `READ_PARTITIONS`, one to each
     member in turn, until all are assigned."""
     partition_numbers: dict[MemberId, list[str]] = {member.member_id: [] for member in members}
@@ -77,5 +77,5 @@ def encode_assignments(members: Sequence[JoinedMember]) -> Mapping[MemberId, byt
 
 
 def decode_assignment(assignment: bytes) -> Sequence[TopicPartition]:
-    """The partitions in an assignment that `encode_assignments` has encoded."""
+    """The partitions in an assignment that `compute_and_encode_assignments` has encoded."""
     return [READ_PARTITIONS[int(number)] for number in assignment.decode().split(",") if number]

@@ -60,12 +60,12 @@ class ClientsFaults(FaultInjector[Client]):
                 self._stop_random_client: 4,
                 self.kill_random_process_permanently: 1,
                 self._start_second_process: 2,
-                self._change_protocols: 1,
-                self._kill_all: 1,
+                self._choose_protocols_of_next_process: 1,
+                self._kill_all_clients: 1,
                 self._remove_static_member: 1,
                 self._delete_group: 1,
                 self._delete_offsets: 1,
-                self._delete_topic: 1,
+                self._report_topic_deletion: 1,
                 self._commit_as_non_member: 2,
                 self._fetch_all_offsets: 1,
             },
@@ -75,26 +75,26 @@ class ClientsFaults(FaultInjector[Client]):
     def schedule_starts_and_faults(self) -> None:
         """Schedule the start of each client, in the next 4 s, and the first fault."""
         for name in self._services:
-            self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service, name))
+            self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service_if_missing, name))
         self._schedule_next_fault()
 
-    def end_process_faults(self) -> None:
+    def end_process_faults_with_crash(self) -> None:
         """Resume paused clients, start each client without a process, except those in ``_never_restarted``, and crash
         the coordinator once more."""
         self._no_start_before_ms = 0
         for client in list(self.live_processes.values()):
             self._resume_process(client)
         self.start_missing_services()
-        self._infrastructure_faults.crash_coordinator()
+        self._infrastructure_faults.crash_and_restart_coordinator()
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def start_service(self, service: str) -> None:
+    def start_service_if_missing(self, service: str) -> None:
         """Start a process of the client ``service``, unless one runs or ``service`` is in ``_never_restarted``; later,
         if no client may start yet because all were killed together."""
         wait_ms = self._no_start_before_ms - self._world.now_ms
         if wait_ms > 0:
-            self._world.call_after(wait_ms, partial(self.start_service, service))
+            self._world.call_after(wait_ms, partial(self.start_service_if_missing, service))
         elif service not in self._never_restarted and newest_process(self.live_processes, service) is None:
             self._start_process(service, service)
 
@@ -112,7 +112,7 @@ class ClientsFaults(FaultInjector[Client]):
 
     def _schedule_restart(self, service: str) -> None:
         self._world.call_after(
-            self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self.start_service, service)
+            self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self.start_service_if_missing, service)
         )
 
     def _stop_random_client(self) -> None:
@@ -129,11 +129,11 @@ class ClientsFaults(FaultInjector[Client]):
         if client is not None and client.instance_id is not None:
             self._start_process(f"{client.service}-copy{next(self._copy_numbers)}", client.service)
 
-    def _change_protocols(self) -> None:
+    def _choose_protocols_of_next_process(self) -> None:
         """Choose the list of protocols that the next process of a random client offers."""
         self._protocols_by_client[self._rng.choice(self._services)] = self._rng.choice(PROTOCOL_LISTS)
 
-    def _kill_all(self) -> None:
+    def _kill_all_clients(self) -> None:
         """Kill all clients; they start again after 10 s or after 60 s. In 60 s the offsets expire."""
         self._no_start_before_ms = self._world.now_ms + self._rng.choice((10_000, 60_000))
         for name in sorted(self.live_processes):
@@ -178,7 +178,7 @@ class ClientsFaults(FaultInjector[Client]):
             lambda reply_to: OffsetDelete(reply_to=reply_to, partitions=partitions),
         )
 
-    def _delete_topic(self) -> None:
+    def _report_topic_deletion(self) -> None:
         """Report to the coordinator, if it runs, that one of the two topics was deleted."""
         if self._play.coordinator.is_up:
             topic = self._rng.choice((READ_TOPIC, OTHER_TOPIC))

@@ -23,10 +23,10 @@ from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.faults import DELIVERY_MAX_MS
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.outcome import Outcome, run_to_outcome, run_until_settled
+from coterie.lab.simulator.outcome import SimulationOutcome, run_to_outcome, run_until_settled
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import STEPS, Steps
+from coterie.lab.steps import STEPS, MachineSteps
 
 FAULTS_MS = 120_000
 """How long faults are injected, in simulated time."""
@@ -37,7 +37,9 @@ QUIET_MS = 2 * SESSION_TIMEOUT_MS
 """For this time after the clients have settled, no rebalance may come."""
 
 
-def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+def simulate_clients(
+    seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: MachineSteps = STEPS
+) -> SimulationOutcome:
     """Run the simulation of clients with ``seed``; the first ``faults_ms`` have faults. A violated invariant is in the
     outcome; every other exception is a bug of a machine or of the simulator, and is raised with the end of the trace in
     a note."""
@@ -47,7 +49,7 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
         initial_rebalance_delay_ms=world.rng.choice((0, 1_000)),
         group_size_max=group_size_max,
         offsets_retention_ms=OFFSETS_RETENTION_MS,
-        offsets_retention_check_ms=OFFSETS_RETENTION_CHECK_MS,
+        offsets_retention_check_interval_ms=OFFSETS_RETENTION_CHECK_MS,
     )
     checker = ClientsChecker(world, group_size_max=group_size_max)
     network = Network(world)
@@ -61,7 +63,7 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
         faults.run_with_faults(faults_ms)
         world.run_until(world.now_ms + DELIVERY_MAX_MS)
         faults.start_missing_services()
-        check_settled(play, faults.live_processes.values())
+        run_until_settled_and_quiet(play, faults.live_processes.values())
 
     return run_to_outcome(
         seed,
@@ -72,7 +74,7 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
     )
 
 
-def check_settled(play: SharedByClients, clients: Collection[Client]) -> None:
+def run_until_settled_and_quiet(play: SharedByClients, clients: Collection[Client]) -> None:
     """Run until the clients have settled, and then for `QUIET_MS`, at whose end the clients must still be settled in
     the same generation. Then crash the coordinator, which checks that a replay of its records gives the live group.
 

@@ -21,7 +21,7 @@ class FaultyAssignor:
         self.fault_probability = 0.0
         """The probability that a computation is faulty: it fails, takes long, or omits the jobs of one member."""
 
-    def compute_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
+    def compute_duration_and_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
         """How many ms the computation takes, and the computed target; None in place of the target if the computation
         fails. With ``fault_probability`` it fails, takes 1 to 10 s, or omits the jobs of one member."""
         rng = self._world.rng

@@ -7,10 +7,10 @@ from coterie.groups.connect.messages import ConnectionGraceTimer, Request, Respo
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.herder.seams import TaskSpec
-from coterie.lab.simulator.connect.coordinator import ConnectStep
-from coterie.lab.simulator.connect.process import ConnectProcess
+from coterie.lab.simulator.connect.coordinator import ConnectCoordinatorStep
+from coterie.lab.simulator.connect.process import ConnectWorkerProcess
 from coterie.lab.simulator.connect.response_checks import ResponseChecker
-from coterie.lab.simulator.connect.step_checks import StepChecker
+from coterie.lab.simulator.connect.step_checks import CoordinatorStepChecker
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.sim_process import sorted_by_name
 from coterie.lab.simulator.workers.checker import WorkersChecker
@@ -22,13 +22,13 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import ConnectorTaskId
 
 
-class ConnectChecker(WorkersChecker):
+class ConnectGroupChecker(WorkersChecker):
     """Checks the workers and the coordinator of their connect group; implements
     `coordinator.ConnectCoordinatorChecker`."""
 
     def __init__(self, world: World, config_log: ConfigLog) -> None:
         super().__init__(world, config_log)
-        self._steps = StepChecker(world)
+        self._steps = CoordinatorStepChecker(world)
         self._responses = ResponseChecker()
         self._cut_off: set[MemberId] = set()
         """The members that the coordinator removed because their connections were closed, and of which it has accepted
@@ -43,10 +43,10 @@ class ConnectChecker(WorkersChecker):
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
-    def on_step(self, step: ConnectStep) -> None:
+    def check_step(self, step: ConnectCoordinatorStep) -> None:
         """Check one step of the coordinator, and store which members it has removed because their connections were
         closed."""
-        self._steps.on_step(step)
+        self._steps.check_step(step)
         match step.event:
             case TimerFired(key=ConnectionGraceTimer(member_id=member_id)) if member_id not in step.group.members:
                 self._cut_off.add(member_id)
@@ -55,18 +55,18 @@ class ConnectChecker(WorkersChecker):
             case _:
                 pass
 
-    def on_reply(self, request: Request, response: Response) -> None:
+    def check_sent_response(self, request: Request, response: Response) -> None:
         """Check ``response`` to ``request`` when it is sent."""
-        self._responses.on_reply(request, response)
+        self._responses.check_sent_response(request, response)
 
-    def on_loaded(self, group: Group) -> None:
+    def check_and_store_loaded_group(self, group: Group) -> None:
         """Check the group that the coordinator has loaded, at its first start or after a crash."""
-        self._responses.on_loaded(group)
-        self._steps.on_loaded(group)
+        self._responses.check_and_store_loaded_group(group)
+        self._steps.check_and_store_loaded_group(group)
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def on_assigned(self, process: ConnectProcess, epoch: int) -> None:
+    def check_received_member_epoch(self, process: ConnectWorkerProcess, epoch: int) -> None:
         """Check ``epoch``, the member epoch of an assignment that ``process`` receives: unless it is 0, it must not be
         lower than that of the assignment before.
 
@@ -78,7 +78,7 @@ class ConnectChecker(WorkersChecker):
                 f"{process.name} receives the member epoch {epoch} after {process.received_epoch}",
             )
 
-    def on_configured_jobs_reported(self, process: ConnectProcess, config_offset: int) -> None:
+    def check_config_offset_of_report(self, process: ConnectWorkerProcess, config_offset: int) -> None:
         """Check ``config_offset``, up to which the leader ``process`` had read the config log for the configured jobs
         that it reports: it must not be below the end that the log had when the process learned that it is the leader.
 
@@ -91,7 +91,7 @@ class ConnectChecker(WorkersChecker):
                 f"at {process.config_log_end_when_led} when the process learned that it is the leader",
             )
 
-    def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
+    def check_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
         """Check that ``process`` may start ``task``: the session of the process has not ended; no other process that
         may still be a member runs the task; and the job epoch is not lower than that of the last run, and higher if
         that run had another owner, so that the data plane refuses the writes of that run. Only the session is checked
@@ -100,7 +100,7 @@ class ConnectChecker(WorkersChecker):
 
         :raises Violation: ONE_OWNER, STOPPED_WHEN_EXPIRED, STALE_EFFECT.
         """
-        assert isinstance(process, ConnectProcess)
+        assert isinstance(process, ConnectWorkerProcess)
         if self._world.now_ms >= process.session_ends_ms:
             raise Violation(
                 Invariant.STOPPED_WHEN_EXPIRED, f"{process.name} starts {task} after the end of its session"
@@ -121,14 +121,14 @@ class ConnectChecker(WorkersChecker):
             )
         self._last_run[task] = (epoch, owner)
 
-    def on_process_exit(self, process: WorkerProcess, code: int) -> None:
+    def check_process_exit(self, process: WorkerProcess, code: int) -> None:
         # A job may be assigned to a drained worker that is about to leave: the worker does not start it.
         if process.is_draining and not process.is_ending and (code or process.running_tasks):
             runs = sorted(map(str, process.running_tasks))
             raise Violation(Invariant.DRAINED, f"{process.name}, which drains, exits with code {code} and runs {runs}")
 
-    def on_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
-        super().on_task_stop(process, spec)
+    def count_and_check_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
+        super().count_and_check_task_stop(process, spec)
         if spec is not None:
             self.stopped_tasks.append(spec.task)
 

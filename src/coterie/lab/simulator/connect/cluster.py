@@ -3,15 +3,15 @@
 from coterie.assignors.members import RebalancePolicy
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.connect.assignor import FaultyAssignor
-from coterie.lab.simulator.connect.checker import ConnectChecker
-from coterie.lab.simulator.connect.connections import ConnectionFaults, SimConnection
+from coterie.lab.simulator.connect.checker import ConnectGroupChecker
+from coterie.lab.simulator.connect.connections import RepeatedRequestFaults, SimConnection
 from coterie.lab.simulator.connect.coordinator import SimConnectCoordinator
-from coterie.lab.simulator.connect.settings import ConnectSetup
+from coterie.lab.simulator.connect.settings import ConnectWorkerSetup
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import Steps
+from coterie.lab.steps import MachineSteps
 from coterie.nouns.ids import MemberId
 
 
@@ -19,30 +19,30 @@ class SharedByConnectWorkers(SharedByWorkers):
     """The objects that all workers of a connect group in the simulation with one seed share. It does not hold the
     workers."""
 
-    checker: ConnectChecker
+    checker: ConnectGroupChecker
 
     def __init__(
         self,
         world: World,
-        checker: ConnectChecker,
+        checker: ConnectGroupChecker,
         network: Network,
         coordinator: SimConnectCoordinator,
         config_log: ConfigLog,
         policy: RebalancePolicy,
         session_keys: SessionKeySettings,
         assignor: FaultyAssignor,
-        steps: Steps,
+        steps: MachineSteps,
     ) -> None:
         super().__init__(world, checker, network, config_log, policy, session_keys, steps)
         self.coordinator = coordinator
         self.assignor = assignor
-        self.connection_faults = ConnectionFaults()
-        self.worker_setups: dict[str, ConnectSetup] = {}
+        self.repeated_request_faults = RepeatedRequestFaults()
+        self.worker_setups: dict[str, ConnectWorkerSetup] = {}
         """The settings of each worker, by the worker's name. Its next process uses them."""
         self.connections: list[SimConnection] = []
         """The connections of all processes. Those that have ended at the broker are removed when the next connection is
         added."""
-        coordinator.on_crash = self._on_coordinator_crash
+        coordinator.on_crash = self._end_all_connections
         self._member_ids = 0
 
     def add_connection(self, connection: SimConnection) -> None:
@@ -51,10 +51,10 @@ class SharedByConnectWorkers(SharedByWorkers):
         self.connections = [one for one in self.connections if one.is_open_at_broker]
         self.connections.append(connection)
 
-    def _on_coordinator_crash(self) -> None:
+    def _end_all_connections(self) -> None:
         """End all connections at the broker, because the coordinator has crashed."""
         for connection in self.connections:
-            connection.on_coordinator_crash()
+            connection.end_after_coordinator_crash()
 
     def fresh_member_id(self, service: str) -> MemberId:
         """A new member id that begins with ``service``."""

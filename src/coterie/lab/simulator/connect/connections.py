@@ -18,14 +18,14 @@ from coterie.lab.simulator.sim_process import SimProcess
 from coterie.lab.simulator.workers.settings import GROUP_ID, REQUEST_DELAY_MAX_MS
 from coterie.lab.simulator.world import World
 from coterie.member.connect import messages as member_messages
-from coterie.member.connect.messages import DescribeRequest
+from coterie.member.connect.messages import GroupDescriptionRequest
 from coterie.member.events import RequestFailed, RequestId, ResponseReceived, Send
 from coterie.nouns.connect_groups import HeartbeatResponse
 
 
-class ConnectionFaults:
-    """The faults of requests on all connections, in addition to the faults of links (`Link`): requests that arrive
-    twice."""
+class RepeatedRequestFaults:
+    """The faults of requests on all connections, in addition to the faults of links (`LinkFaults`): requests that
+    arrive twice."""
 
     def __init__(self) -> None:
         self.repeat_probability = 0.0
@@ -40,7 +40,7 @@ class SimConnection:
         world: World,
         network: Network,
         coordinator: SimConnectCoordinator,
-        faults: ConnectionFaults,
+        faults: RepeatedRequestFaults,
         process: SimProcess,
         feed_member: Callable[[member_messages.Event], None],
     ) -> None:
@@ -86,14 +86,16 @@ class SimConnection:
         response comes in the request's time limit, the worker closes the connection."""
         self._unanswered[send_effect.id] = None
         late_ms = 0
-        if (probability := self._network.link_of(self._link).break_probability) and self._world.draw_bool(probability):
+        if (
+            probability := self._network.find_or_add_link_faults(self._link).break_probability
+        ) and self._world.draw_bool(probability):
             late_ms = self._world.rng.randint(0, REQUEST_DELAY_MAX_MS)
             self._world.add_record(RecordKind.BROKEN, self._link, late_ms)
             self.break_at_worker("the connection broke", within_ms=300)
         self._send_in_order(lambda: self._handle_request(send_effect), late_ms=late_ms)
         self._world.call_after(
             send_effect.request.response_timeout_ms,
-            lambda: self.process.deliver_callback(lambda: self._close_if_unanswered(send_effect)),
+            lambda: self.process.call_now_or_on_resume(lambda: self._close_if_unanswered(send_effect)),
         )
 
     def _close_if_unanswered(self, send_effect: Send[member_messages.Request]) -> None:
@@ -119,7 +121,7 @@ class SimConnection:
         """Let the worker see the end of the connection at a random time in the next ``within_ms``. The broker is not
         informed."""
         in_ms = self._world.rng.randint(1, within_ms)
-        self._world.call_after(in_ms, lambda: self.process.deliver_callback(lambda: self._end_at_worker(reason)))
+        self._world.call_after(in_ms, lambda: self.process.call_now_or_on_resume(lambda: self._end_at_worker(reason)))
 
     def _end_at_worker(self, reason: str) -> None:
         """End the connection on the worker's side only: the worker no longer uses it, and all requests without a
@@ -158,12 +160,12 @@ class SimConnection:
     def _handle_request(self, send_effect: Send[member_messages.Request]) -> None:
         """Let the coordinator handle a request that the broker has received. If the connection has ended at the broker,
         or the coordinator is down, reset the connection instead. The request may be handled a second time later
-        (`ConnectionFaults`)."""
+        (`RepeatedRequestFaults`)."""
         if not (self.is_open_at_broker and self._coordinator.is_up):
             self.is_open_at_broker = False
             self.break_at_worker("the connection was reset", within_ms=20)
             return
-        number = self._broker_side.add_request()
+        number = self._broker_side.count_request_and_release_holds()
         request = to_coordinator_request(
             send_effect.request,
             self._coordinator.fresh_reply_to(),
@@ -172,11 +174,11 @@ class SimConnection:
         )
         self._in_order.append(number)
         if isinstance(request, Heartbeat):
-            request = self._broker_side.begin_heartbeat(number, GROUP_ID, request, may_hold=True)
+            request = self._broker_side.record_heartbeat_and_limit_wait(number, GROUP_ID, request, may_hold=True)
         self._coordinator.serve(
-            self._link, request, lambda response: self._on_response(number, send_effect.id, response)
+            self._link, request, lambda response: self._send_response_in_order(number, send_effect.id, response)
         )
-        if not isinstance(send_effect.request, DescribeRequest) and self._world.draw_bool(
+        if not isinstance(send_effect.request, GroupDescriptionRequest) and self._world.draw_bool(
             self._faults.repeat_probability
         ):
             self._world.call_after(
@@ -196,10 +198,10 @@ class SimConnection:
             )
             self._coordinator.serve(self._link, repeated, lambda response: None)
 
-    def _on_response(self, number: int, request_id: RequestId, response: Response) -> None:
+    def _send_response_in_order(self, number: int, request_id: RequestId, response: Response) -> None:
         """Send the response of the coordinator to the request with this ``number``, when the responses to all earlier
         requests on this connection were sent."""
-        self._broker_side.end_heartbeat(number, response if isinstance(response, HeartbeatResponse) else None)
+        self._broker_side.record_heartbeat_end(number, response if isinstance(response, HeartbeatResponse) else None)
         self._ready[number] = (request_id, response)
         while self._in_order and self._in_order[0] in self._ready:
             self._send_response(*self._ready.pop(self._in_order.popleft()))
@@ -216,7 +218,7 @@ class SimConnection:
             while (next_one := self._arrived_responses.pop(self._received_count, None)) is not None:
                 self._received_count += 1
                 self._received.append(next_one)
-                self.process.deliver_callback(self._read_next_response)
+                self.process.call_now_or_on_resume(self._read_next_response)
 
         is_large = not isinstance(response, HeartbeatResponse) or response.assignment is not None
         self._network.send_message(self._link, Direction.TO_WORKER, on_arrival, on_loss=lambda: None, is_large=is_large)
@@ -237,7 +239,7 @@ class SimConnection:
         does not show that the process has ended."""
         self.is_open_at_broker = False
 
-    def on_coordinator_crash(self) -> None:
+    def end_after_coordinator_crash(self) -> None:
         """End the connection at the broker, because the coordinator has crashed. The worker sees a reset a short time
         later, unless the message is lost."""
         if self.is_open_at_broker:

@@ -19,7 +19,7 @@ from coterie.groups.connect.messages import (
     HeldJobsTimer,
     RebalanceDelayTimer,
     Record,
-    ReleaseHold,
+    ReleaseHeldResponse,
     Request,
     Response,
     ResponseHoldTimer,
@@ -40,10 +40,10 @@ from coterie.lab.simulator.connect.group_state import (
     replay_group,
 )
 from coterie.lab.simulator.coordinator import CoordinatorDisk
-from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, jobs_text, recorded_name
 from coterie.lab.simulator.world import SimTimers, World
-from coterie.lab.steps import Steps
+from coterie.lab.steps import MachineSteps
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, HeartbeatResponse
 from coterie.nouns.ids import GroupId, MemberId, ReplyTo
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectStep:
+class ConnectCoordinatorStep:
     """One step of the group's machine, for the invariant checks."""
 
     event: Event
@@ -78,16 +78,16 @@ class ConnectCoordinatorChecker(Protocol):
     """Checks every step, response and start of the coordinator. A method raises a `Violation` when an invariant is
     broken."""
 
-    def on_step(self, step: ConnectStep) -> None:
+    def check_step(self, step: ConnectCoordinatorStep) -> None:
         """Check a step of the machine. Called after the step, before its records are durable."""
         ...
 
-    def on_reply(self, request: Request, response: Response) -> None:
+    def check_sent_response(self, request: Request, response: Response) -> None:
         """Check ``response`` to ``request``. Called when the response is sent: the records on which it depends are
         durable."""
         ...
 
-    def on_loaded(self, group: Group) -> None:
+    def check_and_store_loaded_group(self, group: Group) -> None:
         """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one. The group
         has its hard state, and has handled no event yet."""
         ...
@@ -96,7 +96,7 @@ class ConnectCoordinatorChecker(Protocol):
 class ServerAssignor(Protocol):
     """The assignor of the coordinator, which may fail."""
 
-    def compute_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
+    def compute_duration_and_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
         """How many ms the computation takes, and the computed target; None in place of the target if the computation
         fails."""
         ...
@@ -113,7 +113,7 @@ class SimConnectCoordinator:
         group_id: GroupId,
         settings: ConnectGroupSettings,
         assignor: ServerAssignor,
-        steps: Steps,
+        steps: MachineSteps,
     ) -> None:
         self._world = world
         self._steps = steps
@@ -156,7 +156,7 @@ class SimConnectCoordinator:
         self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
         """All records that the group has written, also those that are not durable yet."""
         self.is_up = True
-        self._checker.on_loaded(self.group)
+        self._checker.check_and_store_loaded_group(self.group)
         self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.group_epoch)
         self.feed_event(GroupLoaded())
 
@@ -197,7 +197,7 @@ class SimConnectCoordinator:
         assert group_id == self._group_id, "the group is not that of this coordinator"
         return look(self.group) if self.is_up else None
 
-    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
+    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHeldResponse) -> None:
         """Let the machine handle ``notification`` now, unless the coordinator is down. ``group_id`` must be that of
         this coordinator's group."""
         assert group_id == self._group_id, "the group is not that of this coordinator"
@@ -212,7 +212,7 @@ class SimConnectCoordinator:
         group, before = self.group, self._hard_state_before_step
         # Before the first step a group may have what an incomplete step has left.
         state_before = None if isinstance(event, GroupLoaded) else group.group_state()
-        with MachineCheck("groups"):
+        with MachineAssertionsAsViolations("groups"):
             output = self._steps.step_connect_group(group, event, now_ms=self._world.now_ms)
             if output.records or isinstance(event, GroupLoaded):  # Otherwise the hard state has not changed.
                 check_all_invariants(group)
@@ -220,7 +220,9 @@ class SimConnectCoordinator:
         if isinstance(event, TimerFired) and not isinstance(event.key, ResponseHoldTimer):
             member_id = _member_id_of_timer(event.key)
             self._world.add_record(RecordKind.TIMER_FIRED, recorded_name(event.key), member_id)
-        self._checker.on_step(ConnectStep(event=event, hard_state_before=before, output=output, group=group))
+        self._checker.check_step(
+            ConnectCoordinatorStep(event=event, hard_state_before=before, output=output, group=group)
+        )
         if state_before is not None and group.group_state() is not state_before:
             self._world.add_record(RecordKind.PHASE, state_before, group.group_state(), group.group_epoch)
         if group.assignment_epoch > before.assignment_epoch:
@@ -233,16 +235,16 @@ class SimConnectCoordinator:
         self._outbox.put(output)
         if lines:
             self._world.add_record(RecordKind.APPENDED, *count_size_and_checksum(lines))
-            self.disk.append(lines, self._on_durable)
-        self._perform_released_effects()
+            self.disk.append(lines, self._mark_durable_and_perform_effects)
+        self._perform_durable_effects()
 
-    def _on_durable(self, line_count: int) -> None:
+    def _mark_durable_and_perform_effects(self, line_count: int) -> None:
         """Perform the effects that waited for the next ``line_count`` records, which are durable now."""
         self._world.add_record(RecordKind.DURABLE, line_count)
         self._outbox.mark_durable(line_count)
-        self._perform_released_effects()
+        self._perform_durable_effects()
 
-    def _perform_released_effects(self) -> None:
+    def _perform_durable_effects(self) -> None:
         """Perform the effects that no longer wait for records: the records of their steps are durable."""
         for effect in self._outbox.pop_durable_effects():
             match effect:
@@ -259,7 +261,7 @@ class SimConnectCoordinator:
         """Let the assignor of the coordinator compute a target for ``snapshot``. When the computation ends, its result
         is an event for the machine, unless the coordinator has crashed since."""
         start_count = self._start_count
-        duration_ms, target = self._assignor.compute_target(snapshot)
+        duration_ms, target = self._assignor.compute_duration_and_target(snapshot)
 
         def on_computed() -> None:
             if self.is_up and start_count == self._start_count:
@@ -271,8 +273,10 @@ class SimConnectCoordinator:
     def _send_response(self, reply_to: ReplyTo, response: Response) -> None:
         """Check the response to the request ``reply_to``, and send it."""
         respond, request = self._respond_to.pop(reply_to), self._unanswered_requests.pop(reply_to)
-        self._durable_group.check_response(request, response, lines_required=self._lines_required.pop(reply_to))
-        self._checker.on_reply(request, response)
+        self._durable_group.check_response_is_durable(
+            request, response, lines_required=self._lines_required.pop(reply_to)
+        )
+        self._checker.check_sent_response(request, response)
         if (
             _is_request_recorded(request)
             or response.error is not ConnectErrorCode.NONE

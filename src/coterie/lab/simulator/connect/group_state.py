@@ -10,10 +10,10 @@ from coterie.groups.connect.log_records import decode_record
 from coterie.groups.connect.messages import (
     ConfiguredJobsWritten,
     CurrentAssignment,
-    GroupMetadata,
+    GroupRecord,
     InstallAssignment,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     Request,
     Response,
     TargetWritten,
@@ -40,9 +40,9 @@ record a tombstone."""
 class HardState:
     """The hard state of a group at one time: the part that its records determine."""
 
-    metadata: GroupMetadata | None
+    metadata: GroupRecord | None
     configured_jobs_record: ConfiguredJobsWritten | None
-    members: Mapping[MemberId, MemberMetadata]
+    members: Mapping[MemberId, MemberRecord]
     targets: Mapping[MemberId, TargetWritten]
     current_assignments: Mapping[MemberId, CurrentAssignment]
     departed_members: Mapping[MemberId, MemberDeparted]
@@ -85,7 +85,7 @@ class DurableGroup:
         self._replayed_count = len(lines)
         self._group = replay_group(group_id, settings, lines)
 
-    def check_response(self, request: Request, response: Response, *, lines_required: int) -> None:
+    def check_response_is_durable(self, request: Request, response: Response, *, lines_required: int) -> None:
         """Check that the records on which ``response`` depends, the first ``lines_required`` of the log, are durable
         and contain what it reports. Must be called when the response is sent, for the responses in the order of their
         steps.

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from typing import Self
 
 from coterie.herder.state import Herder
-from coterie.lab.simulator.connect.settings import ConnectSetup
+from coterie.lab.simulator.connect.settings import ConnectWorkerSetup
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
-from coterie.lab.simulator.workers.worker import Worker
+from coterie.lab.simulator.workers.worker import SimWorker
 from coterie.member.connect.state import InGroup, Member
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job
-from coterie.nouns.membership import ConnectPlaceHandover
+from coterie.nouns.membership import ConnectMembershipHandover
 
 
-class ConnectProcess(Worker):
-    """One process of a worker in a connect group, as far as the invariant checks read it. Its subclass `ConnectWorker`
-    writes these fields."""
+class ConnectWorkerProcess(SimWorker):
+    """One process of a worker in a connect group, as far as the invariant checks read it. Its subclass
+    `ConnectGroupWorker` writes these fields."""
 
-    worker_setup: ConnectSetup
+    worker_setup: ConnectWorkerSetup
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class ConnectProcess(Worker):
         live_processes: dict[str, Self],
         service: str,
         herder_state: Herder,
-        setup: ConnectSetup,
+        setup: ConnectWorkerSetup,
         member: Member,
-        handover: ConnectPlaceHandover | None,
+        handover: ConnectMembershipHandover | None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -58,7 +58,7 @@ class ConnectProcess(Worker):
         return self._session_ends_ms
 
     @property
-    def leadership_number(self) -> int:
+    def leadership_order_number(self) -> int:
         place = self.member.place
         return place.leader.leader_epoch if isinstance(place, InGroup) else 0
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from coterie.groups.connect.messages import RemoveMember, Request, SetGroupConfigs
 from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
-from coterie.lab.simulator.connect.settings import CONNECTION_GRACE_MS, SESSION_TIMEOUT_MAX_MS, ConnectSetup
-from coterie.lab.simulator.connect.worker import ConnectWorker
+from coterie.lab.simulator.connect.settings import CONNECTION_GRACE_MS, SESSION_TIMEOUT_MAX_MS, ConnectWorkerSetup
+from coterie.lab.simulator.connect.worker import ConnectGroupWorker
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.process_faults import WorkersFaults
 from coterie.lab.simulator.workers.settings import DELAY_MAX_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, STOP_GRACE_MS
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import ConnectPlaceHandover, Handover
+from coterie.nouns.membership import ConnectMembershipHandover, Handover
 
 
-class ConnectFaults(WorkersFaults[ConnectWorker]):
+class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
     """Starts the workers of a connect group, and injects the faults and sends the requests of users and operators in
     the simulation with one seed."""
 
@@ -27,13 +27,13 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         super().__init__(cluster, cluster.coordinator)
         self._choose_worker_setups()
         cluster.assignor.fault_probability = self._rng.choice((0.0, 0.0, 0.1, 0.4))
-        cluster.connection_faults.repeat_probability = self._rng.choice((0.0, 0.02, 0.1))
+        cluster.repeated_request_faults.repeat_probability = self._rng.choice((0.0, 0.02, 0.1))
         self._group_configs: dict[str, str] = {}
         self._set_worker_faults(
             {
                 self._end_connection_at_one_side: 6,
                 self._restart_proxy: 2,
-                self._toggle_server_assignor: 1,
+                self._toggle_server_assignor_and_restart: 1,
                 self._change_group_configs: 2,
                 self._remove_random_member: 1,
             }
@@ -49,7 +49,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         # Two such workers would never settle, since each return takes jobs from the other one.
         hurried = self._rng.choice((None, *self._services))
         for name in self._services:
-            self._cluster.worker_setups[name] = ConnectSetup(
+            self._cluster.worker_setups[name] = ConnectWorkerSetup(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
                 claims=self._random_claims() if self._rng.random() < claims_probability else None,
                 uses_server_assignor=self._rng.random() < server_probability,
@@ -62,22 +62,22 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, ConnectPlaceHandover), (
+        assert handover is None or isinstance(handover, ConnectMembershipHandover), (
             "the handover is not that of a connect group"
         )
-        ConnectWorker(self._cluster, self.live_processes, name, handover)
+        ConnectGroupWorker(self._cluster, self.live_processes, name, handover)
 
-    def end_process_faults(self) -> None:
+    def end_process_faults_with_crash(self) -> None:
         """End the faults of the assignors and the repetition of requests, and do the same as for all workers."""
         self._cluster.assignor.fault_probability = 0.0
-        self._cluster.connection_faults.repeat_probability = 0.0
-        super().end_process_faults()
+        self._cluster.repeated_request_faults.repeat_probability = 0.0
+        super().end_process_faults_with_crash()
 
     def start_additional_worker(self) -> None:
         """Start a worker that has not run in this simulation before, a dynamic member without claims."""
         name = "one-more"
-        self._cluster.worker_setups[name] = ConnectSetup()
-        self.start_service(name)
+        self._cluster.worker_setups[name] = ConnectWorkerSetup()
+        self.start_service_if_missing(name)
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
                 connection.end_at_broker()
                 connection.break_at_worker("the proxy has closed the connection", within_ms=3_000)
 
-    def _toggle_server_assignor(self) -> None:
+    def _toggle_server_assignor_and_restart(self) -> None:
         """Switch a random worker between its own assignor and the assignor of the coordinator, and restart the
         worker."""
         name = self._rng.choice(self._services)

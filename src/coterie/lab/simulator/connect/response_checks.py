@@ -34,7 +34,7 @@ class ResponseChecker:
         self._highest_epoch = 0
         """The highest member epoch, assignment epoch or group epoch in any response."""
 
-    def on_reply(self, request: Request, response: Response) -> None:
+    def check_sent_response(self, request: Request, response: Response) -> None:
         """Check ``response`` to ``request`` when it is sent."""
         match request, response:
             case Heartbeat(), HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
@@ -127,7 +127,7 @@ class ResponseChecker:
                 f"the group epoch {snapshot.group_epoch} is sent with two different inputs of the computation",
             )
 
-    def on_loaded(self, group: Group) -> None:
+    def check_and_store_loaded_group(self, group: Group) -> None:
         """Check the group that the coordinator has loaded, at its first start or after a crash. The group epoch must
         not be lower than any epoch in an earlier response. The member epoch of a member, unless it is 0 or negative,
         must not be lower than one that was sent to the member.

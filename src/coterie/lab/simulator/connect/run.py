@@ -5,14 +5,14 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.connect.assignor import FaultyAssignor
-from coterie.lab.simulator.connect.checker import ConnectChecker
+from coterie.lab.simulator.connect.checker import ConnectGroupChecker
 from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.coordinator import SimConnectCoordinator
-from coterie.lab.simulator.connect.process_faults import ConnectFaults
+from coterie.lab.simulator.connect.process_faults import ConnectGroupFaults
 from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME, COMPUTATION_TIMEOUT_MS, CONNECTION_GRACE_MS
-from coterie.lab.simulator.connect.settled_checks import ConnectSettledChecks
+from coterie.lab.simulator.connect.settled_checks import ConnectChecksAfterFaults
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.outcome import Outcome, run_to_outcome
+from coterie.lab.simulator.outcome import SimulationOutcome, run_to_outcome
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.workers.settings import (
     DELAY_MAX_MS,
@@ -22,13 +22,15 @@ from coterie.lab.simulator.workers.settings import (
     SESSION_TIMEOUT_MS,
 )
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import STEPS, Steps
+from coterie.lab.steps import STEPS, MachineSteps
 
 FAULTS_MS = 5 * 60_000
 """How long faults are injected, in simulated time."""
 
 
-def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+def simulate_connect_group(
+    seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: MachineSteps = STEPS
+) -> SimulationOutcome:
     """Run the simulation of workers in a connect group with ``seed``; the first ``faults_ms`` have faults. A violated
     invariant is in the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the
     end of the trace in a note. The ``generation_or_transaction_count`` of the outcome is the group epoch."""
@@ -49,7 +51,7 @@ def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
         server_assignors=(ASSIGNOR_NAME,),
     )
     config_log = ConfigLog()
-    checker = ConnectChecker(world, config_log)
+    checker = ConnectGroupChecker(world, config_log)
     network = Network(world)
     assignor = FaultyAssignor(world, policy)
     coordinator = SimConnectCoordinator(
@@ -60,16 +62,16 @@ def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
     )
 
     def run_faults_and_checks() -> None:
-        faults = ConnectFaults(cluster)
+        faults = ConnectGroupFaults(cluster)
         checker.processes = faults.live_processes
         faults.run_with_faults(faults_ms)
-        checks = ConnectSettledChecks(cluster, faults)
-        checks.wait_until_settled()
+        checks = ConnectChecksAfterFaults(cluster, faults)
+        checks.run_until_settled_and_check()
         # Two late messages after each other may end the lease of a member, if an operator has set a short session.
         network.late_probability = 0
         checks.check_no_rebalance()
         checks.check_unsigned_refused()
-        checks.check_one_change()
+        checks.make_and_check_one_change()
         coordinator.crash()
 
     return run_to_outcome(

@@ -15,7 +15,7 @@ SESSION_TIMEOUT_MAX_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectSetup(WorkerSetup):
+class ConnectWorkerSetup(WorkerSetup):
     """The settings of one worker in a connect group."""
 
     uses_server_assignor: bool = False

@@ -5,22 +5,22 @@ from collections.abc import Callable
 from functools import partial
 
 from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
-from coterie.lab.simulator.connect.process_faults import ConnectFaults
-from coterie.lab.simulator.connect.worker import ConnectWorker
+from coterie.lab.simulator.connect.process_faults import ConnectGroupFaults
+from coterie.lab.simulator.connect.worker import ConnectGroupWorker
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.settings import STOP_GRACE_MS
-from coterie.lab.simulator.workers.settled_checks import WorkersSettledChecks
+from coterie.lab.simulator.workers.settled_checks import WorkersChecksAfterFaults
 from coterie.lab.simulator.workers.users import BURST_CONNECTORS
 from coterie.nouns.connect_groups import JOIN
 
 
-class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
+class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
     """The checks after the last fault in the simulation of a connect group with one seed. The public methods advance
     the simulated time."""
 
     _cluster: SharedByConnectWorkers
-    _faults: ConnectFaults
+    _faults: ConnectGroupFaults
 
     @property
     def _group_epoch(self) -> int:
@@ -34,12 +34,12 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
     def _transmits_claims(self) -> bool:
         return True
 
-    def _unsettled_member_reason(self, process: ConnectWorker) -> str | None:
+    def _unsettled_member_reason(self, process: ConnectGroupWorker) -> str | None:
         group = self._cluster.coordinator.group
         current = group.currents.get(process.member_id)
         if current is None:
             return f"{process.name} is not a member"
-        if process.herder.place.epoch != current.member_epoch or not process.herder.place.is_settled:
+        if process.herder.place.epoch != current.member_epoch or not process.herder.place.has_current_assignment:
             return (
                 f"{process.name} has the member epoch {process.herder.place.epoch} or a rebalance in progress, the "
                 f"coordinator has {current.member_epoch} for it"
@@ -71,17 +71,19 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
 
     # -- one change after the last fault ----------------------------------------------------------------------------
 
-    def check_one_change(self) -> None:
+    def make_and_check_one_change(self) -> None:
         """Make one random change, wait until the workers have settled, and check that no more targets were computed
         than the change needs (unless the policy limits moves), and that no more tasks stopped. Neither is checked if a
         worker has less time to give jobs back than a stop takes.
 
-        :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `wait_until_settled`.
+        :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `run_until_settled_and_check`.
         """
         faults = self._faults
         # The task configs of an unassigned connector may be outdated: its next owner writes new ones.
-        stale_count = len(self._cluster.config_log.connectors_without_published_tasks())
+        stale_count = len(self._cluster.config_log.connectors_with_outdated_task_configs())
         draining_count = sum(process.is_draining for process in self._processes)
+        # Such a worker joins again.
+        returning_count = sum(process.returns_after_drain for process in self._processes)
         # Name, change, number of targets that have to be computed, and the number of tasks that may stop.
         new_connectors = [name for name in BURST_CONNECTORS if name not in self._cluster.config_log.connector_names()]
         changes: list[tuple[str, Callable[[], None], int, Callable[[], int | None]]] = [
@@ -101,12 +103,12 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
         computations_before = self._cluster.coordinator.installed_target_count
         self._world.add_record(RecordKind.CHANGE, name)
         change()
-        self.wait_until_settled()
+        self.run_until_settled_and_check()
         if not are_stops_in_time:
             return
         computations = self._cluster.coordinator.installed_target_count - computations_before
         if (
-            computations > computations_max + stale_count + 2 * draining_count
+            computations > computations_max + stale_count + 2 * draining_count + 2 * returning_count
             and self._cluster.policy.moves_per_round_max is None
         ):
             raise Violation(

@@ -11,17 +11,17 @@ from coterie.groups.connect.messages import (
     Heartbeat,
     HeldJobsTimer,
     InstallAssignment,
-    MemberMetadata,
+    MemberRecord,
     NextComputationTimer,
     RebalanceDelayTimer,
     RevocationTimer,
     SessionTimer,
     TargetComputed,
 )
-from coterie.groups.connect.soft_state import CoordinatorComputing, MemberChosen, MemberComputing
+from coterie.groups.connect.soft_state import CoordinatorComputing, MemberChosenToCompute, MemberComputing
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import Reply, TimerFired
-from coterie.lab.simulator.connect.coordinator import ConnectStep
+from coterie.lab.simulator.connect.coordinator import ConnectCoordinatorStep
 from coterie.lab.simulator.connect.group_state import HardState
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.world import World
@@ -31,7 +31,7 @@ from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 
-class StepChecker:
+class CoordinatorStepChecker:
     """Checks the steps of the coordinator in the simulation with one seed. A method raises a `Violation` when an
     invariant is broken."""
 
@@ -54,7 +54,7 @@ class StepChecker:
         """For each member whose heartbeat has a response that is held back, the owned jobs in that heartbeat. The
         member acts only on this response, so until then it runs no other jobs."""
 
-    def on_loaded(self, group: Group) -> None:
+    def check_and_store_loaded_group(self, group: Group) -> None:
         """Store that the coordinator has loaded ``group``: each of its members gets a new session now; connections and
         held heartbeats from the time before the load are forgotten."""
         self._accepted_ms = dict.fromkeys(group.members, self._world.now_ms)
@@ -63,20 +63,20 @@ class StepChecker:
         self._orderly_connection_ends.clear()
         self._held_owned.clear()
         self._pending_since_ms.clear()
-        self._note_pending_jobs(group)
+        self._store_jobs_to_give_back(group)
 
-    def on_step(self, step: ConnectStep) -> None:
+    def check_step(self, step: ConnectCoordinatorStep) -> None:
         """Check one step: the jobs that members stop holding, the epochs, targets and assignments that the step writes,
         its refusals, and the members whose heartbeats have no response yet."""
         self._check_releases(step)
-        self._note_heartbeat_or_closing(step)
+        self._store_heartbeat_or_connection_end(step)
         after = step.group
         if step.output.records:
             self._check_session_removal(step)
             self._check_epoch_changes(step)
             self._check_target(step)
             self._check_member_and_job_epochs(after)
-            self._note_pending_jobs(after)
+            self._store_jobs_to_give_back(after)
         self._check_revocation_timers(step)
         self._check_instance_id_refusals(step)
         self._check_computation_is_needed(after)
@@ -88,7 +88,7 @@ class StepChecker:
             if session.held_heartbeat is not None and session.held_heartbeat.owned is not None
         }
 
-    def _note_heartbeat_or_closing(self, step: ConnectStep) -> None:
+    def _store_heartbeat_or_connection_end(self, step: ConnectCoordinatorStep) -> None:
         """If the step accepts a heartbeat, store its time and its connection for the member. If the event is the end of
         a connection, store for its members when their grace ends."""
         event = step.event
@@ -114,7 +114,7 @@ class StepChecker:
 
     # -- released as ruled ------------------------------------------------------------------------------------------
 
-    def _check_releases(self, step: ConnectStep) -> None:
+    def _check_releases(self, step: ConnectCoordinatorStep) -> None:
         """Check that each job that a member no longer holds was released by a heartbeat of this member, by the end of
         its session, by the end of the grace after the end of its connection, or by a load after a crash that has kept
         only a part of the records of a leave or a join.
@@ -137,7 +137,7 @@ class StepChecker:
                     "grace of its connection has ended",
                 )
 
-    def _is_release_explained(self, step: ConnectStep, holder: MemberId, job: Job) -> bool:
+    def _is_release_explained(self, step: ConnectCoordinatorStep, holder: MemberId, job: Job) -> bool:
         """Whether the event of ``step``, or the held heartbeat of the member ``holder``, is a reason why ``holder`` no
         longer holds ``job``."""
         if holder in self._held_owned and job not in self._held_owned[holder]:
@@ -149,7 +149,7 @@ class StepChecker:
                 return member_id == holder and self._has_session_ended(step.hard_state_before, holder)
             case TimerFired(key=ConnectionGraceTimer(member_id=member_id)):
                 has_grace_ended = self._world.now_ms >= self._grace_ends_ms.get(holder, self._world.now_ms + 1)
-                return member_id == holder and has_grace_ended and not self._was_closed_with_others(holder)
+                return member_id == holder and has_grace_ended and not self._were_many_connections_closed(holder)
             case GroupLoaded():
                 # A crash has cut a step in which the member left, or joined again with no jobs.
                 before = step.hard_state_before
@@ -158,7 +158,7 @@ class StepChecker:
             case _:
                 return False
 
-    def _was_closed_with_others(self, member_id: MemberId) -> bool:
+    def _were_many_connections_closed(self, member_id: MemberId) -> bool:
         """Whether the connections of at least two members, and of at least half of the group, were closed within one
         grace of the time at which the connection of the member was closed last: a proxy may have ended, not the
         workers."""
@@ -178,7 +178,7 @@ class StepChecker:
         metadata = before.members[member_id]
         return self._world.now_ms >= self._accepted_ms[member_id] + metadata.session_timeout_ms
 
-    def _check_session_removal(self, step: ConnectStep) -> None:
+    def _check_session_removal(self, step: ConnectCoordinatorStep) -> None:
         """If the session timer of a member has removed the member, check that a session timeout had passed since the
         coordinator last accepted a heartbeat of it.
 
@@ -195,7 +195,7 @@ class StepChecker:
 
     # -- time to give jobs back, and retries ------------------------------------------------------------------------
 
-    def _note_pending_jobs(self, group: Group) -> None:
+    def _store_jobs_to_give_back(self, group: Group) -> None:
         """Store for each job that a member now has to give back since when this is so."""
         self._pending_since_ms = {
             (member_id, job): self._pending_since_ms.get((member_id, job), self._world.now_ms)
@@ -203,7 +203,7 @@ class StepChecker:
             for job in current.pending
         }
 
-    def _check_revocation_timers(self, step: ConnectStep) -> None:
+    def _check_revocation_timers(self, step: ConnectCoordinatorStep) -> None:
         """Check that each member that has jobs to give back has a timer that removes it a rebalance timeout after the
         revocation of the job that it has had to give back for the longest time.
 
@@ -223,7 +223,7 @@ class StepChecker:
                     f"{timeout_ms} ms, but its timer is set to {deadline_ms}",
                 )
 
-    def _check_instance_id_refusals(self, step: ConnectStep) -> None:
+    def _check_instance_id_refusals(self, step: ConnectCoordinatorStep) -> None:
         """Check that no heartbeat is refused with UNRELEASED_INSTANCE_ID if its sender is the member with this instance
         id.
 
@@ -244,7 +244,7 @@ class StepChecker:
 
     # -- computed for a cause ---------------------------------------------------------------------------------------
 
-    def _check_epoch_changes(self, step: ConnectStep) -> None:
+    def _check_epoch_changes(self, step: ConnectCoordinatorStep) -> None:
         """Check that the group epoch rises only for a cause (:func:`_may_raise_group_epoch`), and by one at most,
         except at a load; and that the assignment epoch changes only when a computed target arrives, and rises to at
         most the group epoch.
@@ -280,7 +280,7 @@ class StepChecker:
 
         :raises Violation: COMPUTED_FOR_A_CAUSE.
         """
-        is_in_progress = isinstance(group.computation, MemberChosen | MemberComputing | CoordinatorComputing)
+        is_in_progress = isinstance(group.computation, MemberChosenToCompute | MemberComputing | CoordinatorComputing)
         if is_in_progress and group.group_epoch <= group.assignment_epoch:
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
@@ -289,7 +289,7 @@ class StepChecker:
 
     # -- targets and members ----------------------------------------------------------------------------------------
 
-    def _check_target(self, step: ConnectStep) -> None:
+    def _check_target(self, step: ConnectCoordinatorStep) -> None:
         """Check that no job is in the targets of two members. Check a target that the step installs: it was computed
         for the group epoch that becomes its assignment epoch, and it has only configured jobs; if this is still the
         group epoch, it has each configured job once: assigned to a member, deferred for a departed member, or listed as
@@ -373,7 +373,7 @@ class StepChecker:
 
     # -- nothing waits for what is free -----------------------------------------------------------------------------
 
-    def _check_waiting_members(self, step: ConnectStep) -> None:
+    def _check_waiting_members(self, step: ConnectCoordinatorStep) -> None:
         """Check each member whose heartbeat has a response that is held back, or was accepted in this step: it is
         assigned all jobs of its target that no member holds, and is assigned no job outside its target, which it would
         have to give back. Not checked for a member that has jobs to give back, if the response to its heartbeat is not
@@ -411,7 +411,7 @@ class StepChecker:
                 )
 
 
-def _may_raise_group_epoch(step: ConnectStep) -> bool:
+def _may_raise_group_epoch(step: ConnectCoordinatorStep) -> bool:
     """Whether ``step`` may raise the group epoch, because the step has changed the members, the configured jobs, or
     what a member reports for the computation of targets; a member has joined again; a member's assignor requests a new
     target; a scheduled rebalance delay has ended, or may have ended during a computation; the timer of the next
@@ -449,6 +449,6 @@ def _requests_new_target(assignors: Iterable[object]) -> bool:
     return any(getattr(one, "reason", AssignorChangeReason.NONE) != AssignorChangeReason.NONE for one in assignors)
 
 
-def _target_inputs(metadata: MemberMetadata) -> tuple[object, ...]:
+def _target_inputs(metadata: MemberRecord) -> tuple[object, ...]:
     """The part of a member's metadata that the computation of a target assignment uses."""
     return metadata.client_assignors, metadata.server_assignor, metadata.claims, metadata.draining

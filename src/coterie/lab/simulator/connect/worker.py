@@ -9,9 +9,9 @@ from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.connections import SimConnection
-from coterie.lab.simulator.connect.process import ConnectProcess
+from coterie.lab.simulator.connect.process import ConnectWorkerProcess
 from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME
-from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
 from coterie.lab.simulator.workers.settings import (
     GROUP_ID,
@@ -29,8 +29,8 @@ from coterie.nouns.ids import WorkerId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentDetails,
-    ConnectPlaceHandover,
+    ConnectAssignmentDetails,
+    ConnectMembershipHandover,
     GroupProtocolName,
     InstallTarget,
     LeaseRenewed,
@@ -48,7 +48,7 @@ from coterie.nouns.membership import (
 _OFFERED_ASSIGNOR = OfferedAssignor(name=ASSIGNOR_NAME, minimum_version=0, maximum_version=3, metadata_version=3)
 
 
-class ConnectWorker(ConnectProcess):
+class ConnectGroupWorker(ConnectWorkerProcess):
     """One process of a worker in a connect group: its herder, its member and its connection to the coordinator."""
 
     cluster: SharedByConnectWorkers
@@ -56,9 +56,9 @@ class ConnectWorker(ConnectProcess):
     def __init__(
         self,
         cluster: SharedByConnectWorkers,
-        live_processes: "dict[str, ConnectWorker]",
+        live_processes: "dict[str, ConnectGroupWorker]",
         service: str,
-        handover: ConnectPlaceHandover | None = None,
+        handover: ConnectMembershipHandover | None = None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -105,7 +105,8 @@ class ConnectWorker(ConnectProcess):
         self.connection: SimConnection | None = None
         """The connection to the coordinator that the process uses or used last; None before the first request."""
         self.member_timers = SimTimers[member_messages.Timer](
-            self.world, lambda timer: self.deliver_callback(lambda: self.feed_member(events.TimerFired(timer=timer)))
+            self.world,
+            lambda timer: self.call_now_or_on_resume(lambda: self.feed_member(events.TimerFired(timer=timer))),
         )
         self._add_process_record(
             RecordKind.STARTS if handover is None else RecordKind.CONTINUES,
@@ -130,7 +131,7 @@ class ConnectWorker(ConnectProcess):
         match order:
             case SetConfiguredJobs(config_offset=config_offset, jobs=jobs):
                 self._add_process_record(RecordKind.CONFIGURES, config_offset, jobs_text(jobs))
-                self.cluster.checker.on_configured_jobs_reported(self, config_offset)
+                self.cluster.checker.check_config_offset_of_report(self, config_offset)
             case InstallTarget(target=target):
                 self._add_process_record(RecordKind.INSTALLS, target is not None)
             case SuspendMembership():
@@ -145,20 +146,20 @@ class ConnectWorker(ConnectProcess):
         self.feed_member(order)
 
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
-        duration_ms, target = self.cluster.assignor.compute_target(chore.snapshot)
+        duration_ms, target = self.cluster.assignor.compute_duration_and_target(chore.snapshot)
         self._add_process_record(RecordKind.COMPUTES, chore.snapshot.group_epoch, target is not None)
-        computed = herder.TargetComputed(
+        computed = herder.TargetComputationEnded(
             token=chore.token, target=target, error="" if target is not None else "the assignor failed"
         )
         self.call_after(duration_ms, lambda: self.feed_herder(computed))
 
-    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+    def _check_listener_news(self, effect: herder.NotifyRebalanceListeners) -> None:
         """Check what the listeners receive: no job as assigned twice without a stop between, and no job as revoked or
         lost that they have not received as assigned.
 
         :raises Violation: MACHINE_CHECK.
         """
-        with MachineCheck("herder"):
+        with MachineAssertionsAsViolations("herder"):
             match effect.news:
                 case JobsAssigned(jobs=jobs):
                     assert not jobs & self._announced, (
@@ -176,7 +177,7 @@ class ConnectWorker(ConnectProcess):
     def feed_herder(self, event: herder.Event) -> None:
         """Step the herder with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
         effects of the present step have been performed. Does nothing after the process has ended."""
-        self._run_step_in_order(lambda: super(ConnectWorker, self).feed_herder(event))
+        self._run_step_in_order(lambda: super(ConnectGroupWorker, self).feed_herder(event))
 
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
@@ -198,7 +199,7 @@ class ConnectWorker(ConnectProcess):
             self._is_stepping = False
 
     def _step_member(self, event: member_messages.Event) -> None:
-        with MachineCheck("member"):
+        with MachineAssertionsAsViolations("member"):
             output = self.cluster.steps.step_connect_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
@@ -222,7 +223,7 @@ class ConnectWorker(ConnectProcess):
                 self.feed_herder(effect)
             case Assigned():
                 # With the herder's step: until then the herder acts by the assignment before.
-                self._run_step_in_order(lambda: self._note_assignment(effect))
+                self._run_step_in_order(lambda: self._record_and_store_assignment(effect))
                 self.feed_herder(effect)
             case TargetRequested(snapshot=snapshot):
                 self._add_process_record(RecordKind.TARGET_WANTED, snapshot.group_epoch, len(snapshot.members))
@@ -238,7 +239,7 @@ class ConnectWorker(ConnectProcess):
             case MembershipSuspended():
                 self._add_process_record(RecordKind.SUSPENDED)
                 self.feed_herder(effect)
-            case events.LeaveCompleted():
+            case events.MemberEnded():
                 self._add_process_record(RecordKind.LEFT)
                 self.feed_herder(herder.GroupLeft())
             case notification:
@@ -248,11 +249,11 @@ class ConnectWorker(ConnectProcess):
         """Store that the worker owns no job any more."""
         self.assigned_jobs = NO_JOBS
 
-    def _note_assignment(self, assigned: Assigned) -> None:
+    def _record_and_store_assignment(self, assigned: Assigned) -> None:
         """Record an assignment that the member has received, check its member epoch, and store its jobs, its epochs and
         whether this process is the leader."""
         details = assigned.protocol_details
-        assert isinstance(details, AssignmentDetails), (
+        assert isinstance(details, ConnectAssignmentDetails), (
             "the member of a connect group reports an assignment without the details of one"
         )
         self._add_process_record(
@@ -263,7 +264,7 @@ class ConnectWorker(ConnectProcess):
             jobs_text(assigned.jobs),
             jobs_text(assigned.revoked),
         )
-        self.cluster.checker.on_assigned(self, assigned.epoch)
+        self.cluster.checker.check_received_member_epoch(self, assigned.epoch)
         self.received_epoch = assigned.epoch
         self.assigned_jobs = assigned.jobs
         led_epoch = details.leader_epoch if assigned.leader == self.member_id else None
@@ -281,7 +282,7 @@ class ConnectWorker(ConnectProcess):
                 self.world,
                 self.cluster.network,
                 self.cluster.coordinator,
-                self.cluster.connection_faults,
+                self.cluster.repeated_request_faults,
                 self,
                 self.feed_member,
             )

@@ -18,7 +18,7 @@ from coterie.groups.classic.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.lab.simulator.coordinator import CoordinatorStep
 from coterie.lab.simulator.fleet.deferral_checks import DeferralChecker
-from coterie.lab.simulator.fleet.process import FleetProcess
+from coterie.lab.simulator.fleet.process import ClassicWorkerProcess
 from coterie.lab.simulator.fleet.rounds import CheckedRound, RoundMember, check_round
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -31,11 +31,11 @@ from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import AssignmentsRequested, ComputedAssignments
 from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundToken
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_assignment, decode_version_and_metadata
 from coterie.wire.errors import ErrorCode
 
 
-class FleetChecker(WorkersChecker):
+class ClassicGroupChecker(WorkersChecker):
     """Checks the workers and the coordinator of their classic group; implements `coordinator.CoordinatorChecker`."""
 
     def __init__(
@@ -69,13 +69,13 @@ class FleetChecker(WorkersChecker):
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
-    def on_step(self, step: CoordinatorStep) -> None:
+    def check_step(self, step: CoordinatorStep) -> None:
         """Check one step of the coordinator: the assignments and the records that it writes, and that members whose
         sessions have expired run no task."""
         if isinstance(step.event, Heartbeat):
             return  # A heartbeat changes nothing that is checked here.
         if isinstance(step.event, SyncGroup):
-            self._on_sync(step.event, step)
+            self._check_leader_assignments(step.event, step)
         for instance_id, former in step.group_before.static_members.items():
             if step.group.static_members.get(instance_id, former) != former:
                 self._fenced_member_ids.add(former)
@@ -90,7 +90,7 @@ class FleetChecker(WorkersChecker):
         if isinstance(step.event, TimerFired) and isinstance(step.event.key, SessionTimer):
             self._check_removed_members_stopped(step.group_before.members - step.group.members.keys())
 
-    def _on_sync(self, request: SyncGroup, step: CoordinatorStep) -> None:
+    def _check_leader_assignments(self, request: SyncGroup, step: CoordinatorStep) -> None:
         """If the step writes the assignments of ``request``, the leader's SyncGroup, check that they are for all
         members of the group and for no other member.
 
@@ -138,14 +138,14 @@ class FleetChecker(WorkersChecker):
                 raise Violation(
                     Invariant.KNOWN_MEMBERS, f"generation {record.generation} has no assignment for {member_id}"
                 )
-            assignment = decode_assignment(member.assignment)[1]
+            assignment = decode_version_and_assignment(member.assignment)[1]
             if assignment.error is not AssignmentErrorCode.NO_ERROR:
                 return
             members[member_id] = RoundMember.from_decoded_messages(
                 self._identities[member_id],
-                decode_metadata(member.subscription)[1],
+                decode_version_and_metadata(member.subscription)[1],
                 assignment,
-                revoked_before=self._revoked_by_member.get(member_id, NO_JOBS),
+                revoked_in_last_round=self._revoked_by_member.get(member_id, NO_JOBS),
             )
             configured = self._config_log.configured_jobs_at(assignment.config_offset)
             delay_ms = assignment.delay_ms
@@ -165,18 +165,18 @@ class FleetChecker(WorkersChecker):
         released = [round_member.revoked for round_member in members.values() if round_member.is_draining]
         self._released_by_draining = (self._released_by_draining - round_.owned_jobs) | union_of_jobs(released)
 
-    def on_reply(self, request: Request, response: Response) -> None:
+    def check_sent_response(self, request: Request, response: Response) -> None:
         """Check a response when it is sent: all members of a generation must receive the same leader and protocol with
         their JoinGroup responses. Count the SyncGroup requests that are answered with REBALANCE_IN_PROGRESS.
 
         :raises Violation: GENERATION_RISES.
         """
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
-            self._on_joined(response)
+            self._check_join_response(response)
         elif isinstance(request, SyncGroup) and response.error is ErrorCode.rebalance_in_progress:
             self.refused_sync_count += 1
 
-    def _on_joined(self, response: JoinGroupResponse) -> None:
+    def _check_join_response(self, response: JoinGroupResponse) -> None:
         """Check that all members of a generation receive the same leader and protocol, and that its leader always
         receives the same members.
 
@@ -198,7 +198,7 @@ class FleetChecker(WorkersChecker):
                     f"generation {response.generation} was sent to its leader with two different sets of members",
                 )
 
-    def on_loaded(self, group: Group) -> None:
+    def check_and_store_loaded_group(self, group: Group) -> None:
         """Check the group that the coordinator has loaded, at its first start or after a crash: no generation that was
         sent is lost.
 
@@ -223,8 +223,8 @@ class FleetChecker(WorkersChecker):
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def on_round_computed(
-        self, process: FleetProcess, requested_round: AssignmentsRequested, computed: ComputedAssignments
+    def check_deferrals_in_round(
+        self, process: ClassicWorkerProcess, requested_round: AssignmentsRequested, computed: ComputedAssignments
     ) -> None:
         """Check the scheduled rebalance delay in a round that ``process``, the leader, has computed, also if no member
         will receive the assignments. ``requested_round`` has the members' reports, ``computed`` the assignments. A
@@ -236,7 +236,7 @@ class FleetChecker(WorkersChecker):
         if computed.has_config_mismatch:
             return
         if token.protocol is ConnectProtocol.EAGER:
-            self._deferral_checker.on_eager_round_computed(process)
+            self._deferral_checker.forget_round_before_eager(process)
             return
         round_ = CheckedRound(
             generation=token.generation,
@@ -250,15 +250,15 @@ class FleetChecker(WorkersChecker):
             configured_jobs=self._config_log.configured_jobs_at(computed.config_offset),
             delay_ms=computed.delay_ms,
         )
-        self._deferral_checker.on_round_computed(
+        self._deferral_checker.check_deferrals_in_round(
             process, round_, received_generation=process.received_generation, now_ms=self._world.now_ms
         )
 
-    def on_membership_lost(self, process: FleetProcess) -> None:
+    def forget_last_computed_round(self, process: ClassicWorkerProcess) -> None:
         """Forget the last round that ``process``, which has lost its membership, has computed."""
-        self._deferral_checker.on_membership_lost(process)
+        self._deferral_checker.forget_last_computed_round(process)
 
-    def on_join(self, process: FleetProcess) -> None:
+    def check_eager_join_without_tasks(self, process: ClassicWorkerProcess) -> None:
         """Check that ``process``, which is about to send JoinGroup, runs no task if the group's protocol is `eager` in
         the last generation that it has received.
 
@@ -272,7 +272,7 @@ class FleetChecker(WorkersChecker):
 
     def _are_requests_signed(self, process: WorkerProcess) -> bool:
         return (
-            isinstance(process, FleetProcess)
+            isinstance(process, ClassicWorkerProcess)
             and process.protocol is not None
             and process.protocol >= ConnectProtocol.SESSIONED
         )

@@ -6,7 +6,7 @@ and a tolerance at most."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.lab.simulator.fleet.process import FleetProcess
+from coterie.lab.simulator.fleet.process import ClassicWorkerProcess
 from coterie.lab.simulator.fleet.rounds import CheckedRound
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
@@ -18,14 +18,14 @@ from coterie.nouns.jobs import Job, Jobs
 class ExpectedDeferral:
     """Until when one job must be left unassigned, and for which departed member."""
 
-    deadline_ms: int
+    deferred_until_ms: int
     """Before this time the job must not be assigned to another member."""
     departed_identity: MemberIdentity
     """The member that owned the job and has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderRound:
+class LastRoundOfLeader:
     """The last round that one leader has computed: what the check of the next round of this leader needs."""
 
     generation: GenerationId
@@ -49,12 +49,17 @@ class DeferralChecker:
         than the computation: jobs may stay unassigned for ``max_delay_ms + slack_ms``."""
         self._max_delay_ms = max_delay_ms
         self._slack_ms = slack_ms
-        self._last_round_by_leader: dict[FleetProcess, LeaderRound] = {}
+        self._last_round_by_leader: dict[ClassicWorkerProcess, LastRoundOfLeader] = {}
         self._unassigned_since_ms: dict[Job, int] = {}
         self._latest_generation = GenerationId(-1)
 
-    def on_round_computed(
-        self, leader: FleetProcess, round_: CheckedRound, *, received_generation: GenerationId | None, now_ms: int
+    def check_deferrals_in_round(
+        self,
+        leader: ClassicWorkerProcess,
+        round_: CheckedRound,
+        *,
+        received_generation: GenerationId | None,
+        now_ms: int,
     ) -> None:
         """Check a cooperative round that the process ``leader`` has computed. ``received_generation`` is the last
         generation whose assignment this process has received in its present membership; None if there is none.
@@ -76,10 +81,10 @@ class DeferralChecker:
                     raise Violation(
                         Invariant.LOST_WAITS,
                         f"generation {round_.generation} assigns {member_id} {job_list_text(Jobs.of(early_jobs))}, "
-                        f"which must stay unassigned for {first_deferral.deadline_ms - now_ms} ms more, in case "
+                        f"which must stay unassigned for {first_deferral.deferred_until_ms - now_ms} ms more, in case "
                         f"{first_deferral.departed_identity} returns",
                     )
-        self._last_round_by_leader[leader] = LeaderRound(
+        self._last_round_by_leader[leader] = LastRoundOfLeader(
             generation=round_.generation,
             owned_after={part.identity: part.owned_after for part in round_.members.values()},
             draining_members=frozenset(part.identity for part in round_.members.values() if part.is_draining),
@@ -89,19 +94,19 @@ class DeferralChecker:
             self._latest_generation = round_.generation
             self._check_unassigned_time(round_, now_ms)
 
-    def on_eager_round_computed(self, leader: FleetProcess) -> None:
+    def forget_round_before_eager(self, leader: ClassicWorkerProcess) -> None:
         """Forget the last round of the process ``leader``, which has computed an eager round now: for such a round all
         members stop all jobs, and no job is deferred."""
         self._last_round_by_leader.pop(leader, None)
 
-    def on_membership_lost(self, leader: FleetProcess) -> None:
+    def forget_last_computed_round(self, leader: ClassicWorkerProcess) -> None:
         """Forget the last round of the process ``leader``, whose herder has forgotten this round, too. A comparison of
         the generations would not notice the loss: a static member may rejoin in the generation of its last round, if
         the coordinator crashed before the next generation was durable."""
         self._last_round_by_leader.pop(leader, None)
 
     def _expected_deferrals(
-        self, previous_round: LeaderRound, round_: CheckedRound, now_ms: int
+        self, previous_round: LastRoundOfLeader, round_: CheckedRound, now_ms: int
     ) -> Mapping[Job, ExpectedDeferral]:
         """The jobs that ``round_`` must not assign to other members: their owner has left since ``previous_round``, the
         previous round of the same leader, or before it, and the delay has not passed at ``now_ms``."""
@@ -110,14 +115,14 @@ class DeferralChecker:
             return {}
         deferral_by_job = dict(previous_round.deferrals)
         for identity in sorted(previous_round.owned_after.keys() - present - previous_round.draining_members):
-            new_deferral = ExpectedDeferral(deadline_ms=now_ms + self._max_delay_ms, departed_identity=identity)
+            new_deferral = ExpectedDeferral(deferred_until_ms=now_ms + self._max_delay_ms, departed_identity=identity)
             deferral_by_job.update(
                 {job: new_deferral for job in previous_round.owned_after[identity] if job not in deferral_by_job}
             )
         return {
             job: deferral
             for job, deferral in deferral_by_job.items()
-            if deferral.deadline_ms > now_ms
+            if deferral.deferred_until_ms > now_ms
             and deferral.departed_identity not in present
             and job in round_.configured_jobs
             and job not in round_.owned_jobs

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from functools import cache
 
 
-def fewest_stops(loads: Sequence[tuple[int, int]], *, connector_count: int, task_count: int) -> int:
+def fewest_job_stops(loads: Sequence[tuple[int, int]], *, connector_count: int, task_count: int) -> int:
     """The smallest number of jobs that must be taken from their workers, so that on every worker the numbers of
     connectors, of tasks and of jobs are at the floor or the ceiling of the average.
 
     ``loads`` has, for each worker, the numbers of connectors and of tasks that it has now. ``connector_count`` and
     ``task_count`` are the numbers of connectors and tasks that all workers together are to have.
     """
-    return _fewest_stops_of_sorted(tuple(sorted(loads)), connector_count, task_count)
+    return _fewest_job_stops_of_sorted(tuple(sorted(loads)), connector_count, task_count)
 
 
 @cache
-def _fewest_stops_of_sorted(loads: tuple[tuple[int, int], ...], connector_count: int, task_count: int) -> int:
-    """`fewest_stops`, with sorted ``loads``, so that the cache has one entry for all orders of the same loads."""
+def _fewest_job_stops_of_sorted(loads: tuple[tuple[int, int], ...], connector_count: int, task_count: int) -> int:
+    """`fewest_job_stops`, with sorted ``loads``, so that the cache has one entry for all orders of the same loads."""
     if not loads:
         return 0
     connectors_floor, connector_extras = divmod(connector_count, len(loads))

@@ -2,21 +2,21 @@
 
 from typing import Self
 
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.herder.state import Herder
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.settings import SESSION_TIMEOUT_MS, WorkerSetup
-from coterie.lab.simulator.workers.worker import Worker
+from coterie.lab.simulator.workers.worker import SimWorker
 from coterie.member.classic.state import Member
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import AssignmentsRequested, ClassicPlaceHandover
+from coterie.nouns.membership import AssignmentsRequested, ClassicMembershipHandover
 from coterie.wire.connect import ConnectProtocol
 
 
-class FleetProcess(Worker):
-    """One process of a worker in a classic group, as far as the invariant checks read it. Its subclass `FleetWorker`
-    writes these fields."""
+class ClassicWorkerProcess(SimWorker):
+    """One process of a worker in a classic group, as far as the invariant checks read it. Its subclass
+    `ClassicGroupWorker` writes these fields."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class FleetProcess(Worker):
         herder_state: Herder,
         setup: WorkerSetup,
         member: Member,
-        handover: ClassicPlaceHandover | None,
+        handover: ClassicMembershipHandover | None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -58,9 +58,9 @@ class FleetProcess(Worker):
         return self.last_answered_sent_at_ms + SESSION_TIMEOUT_MS
 
     @property
-    def leadership_number(self) -> int:
+    def leadership_order_number(self) -> int:
         return self.herder.place.epoch
 
     @property
     def lease_ends_ms(self) -> int:
-        return self.last_answered_sent_at_ms + Lease(SESSION_TIMEOUT_MS).duration_ms
+        return self.last_answered_sent_at_ms + LeaseDurations(SESSION_TIMEOUT_MS).duration_ms

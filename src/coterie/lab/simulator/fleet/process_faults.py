@@ -5,16 +5,16 @@ from functools import partial
 from typing import Any
 
 from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
-from coterie.lab.simulator.fleet.settings import FleetSetup
-from coterie.lab.simulator.fleet.worker import FleetWorker
+from coterie.lab.simulator.fleet.settings import ClassicWorkerSetup
+from coterie.lab.simulator.fleet.worker import ClassicGroupWorker
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.process_faults import WorkersFaults
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import ClassicPlaceHandover, Handover
+from coterie.nouns.membership import ClassicMembershipHandover, Handover
 from coterie.wire.connect import ConnectProtocol
 
 
-class FleetFaults(WorkersFaults[FleetWorker]):
+class ClassicGroupFaults(WorkersFaults[ClassicGroupWorker]):
     """Starts the workers of a classic group, and injects the faults and sends the requests of users and operators in
     the simulation with one seed."""
 
@@ -23,7 +23,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
     def __init__(self, cluster: SharedByClassicWorkers) -> None:
         super().__init__(cluster, cluster.coordinator)
         self._choose_worker_setups()
-        self._set_worker_faults({self._change_protocol: 2})
+        self._set_worker_faults({self._change_protocol_and_restart_all: 2})
 
     def _choose_worker_setups(self) -> None:
         """Choose random settings for each worker: instance id, protocol and claims."""
@@ -33,7 +33,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         claims_probability = self._rng.choice((0.0, 0.0, 0.3, 0.7))
         protocol = self._rng.choice((*ConnectProtocol, *[ConnectProtocol.STATIC] * 4))
         for name in self._services:
-            self._cluster.worker_setups[name] = FleetSetup(
+            self._cluster.worker_setups[name] = ClassicWorkerSetup(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
                 protocol=self._rng.choice(list(ConnectProtocol)) if has_mixed_protocols else protocol,
                 claims=self._random_claims() if self._rng.random() < claims_probability else None,
@@ -43,26 +43,26 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, ClassicPlaceHandover), (
+        assert handover is None or isinstance(handover, ClassicMembershipHandover), (
             "the handover is not that of a classic group"
         )
-        FleetWorker(self._cluster, self.live_processes, name, handover)
+        ClassicGroupWorker(self._cluster, self.live_processes, name, handover)
 
-    def _prepare_last_start(self, name: str) -> None:
+    def _prepare_start_after_faults(self, name: str) -> None:
         # After a load the coordinator has only the group's last elected protocol, and no older one (as in Kafka): it
         # refuses a worker without that protocol until there has been a round.
         self._change_worker_setup(name, protocol=ConnectProtocol.STATIC)
 
-    def _ends_if_replaced(self, process: FleetWorker) -> bool:
+    def _ends_if_replaced(self, process: ClassicGroupWorker) -> bool:
         return process.instance_id is not None  # KIP-345 fences the former member.
 
     def start_additional_worker(self) -> None:
         """Start a worker that has not run in this simulation before, a dynamic member without claims."""
         name = "one-more"
-        self._cluster.worker_setups[name] = FleetSetup(protocol=ConnectProtocol.STATIC)
-        self.start_service(name)
+        self._cluster.worker_setups[name] = ClassicWorkerSetup(protocol=ConnectProtocol.STATIC)
+        self.start_service_if_missing(name)
 
-    def _change_protocol(self) -> None:
+    def _change_protocol_and_restart_all(self) -> None:
         """Set a random protocol as the newest one that all workers offer, and restart the workers one after the
         other."""
         protocol = self._rng.choice(list(ConnectProtocol))

@@ -9,7 +9,7 @@ from itertools import combinations, islice, product
 
 from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.members import RebalancePolicy
-from coterie.lab.simulator.fleet.fewest import fewest_stops
+from coterie.lab.simulator.fleet.fewest import fewest_job_stops
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.nouns.ids import GenerationId, MemberId
@@ -38,14 +38,14 @@ class RoundMember:
     """The jobs that the round assigns to the member in addition to those that it keeps."""
     revoked: Jobs
     """The jobs that the round revokes from the member: it must release them."""
-    revoked_before: Jobs = NO_JOBS
+    revoked_in_last_round: Jobs = NO_JOBS
     """The jobs that the last checked round before revoked from the member."""
 
     @property
-    def still_stopping(self) -> Jobs:
+    def still_stopping_jobs(self) -> Jobs:
         """The jobs that the round before and this round revoke, and that the member still reports: it is still stopping
         them."""
-        return self.revoked & self.revoked_before & self.owned
+        return self.revoked & self.revoked_in_last_round & self.owned
 
     @property
     def owned_after(self) -> Jobs:
@@ -54,10 +54,15 @@ class RoundMember:
 
     @classmethod
     def from_decoded_messages(
-        cls, identity: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment, *, revoked_before: Jobs
+        cls,
+        identity: MemberIdentity,
+        metadata: WorkerMetadata,
+        assignment: WorkerAssignment,
+        *,
+        revoked_in_last_round: Jobs,
     ) -> "RoundMember":
-        """A member from its JoinGroup metadata and its assignment, both decoded. ``revoked_before``: the jobs that the
-        last checked round before revoked from the member."""
+        """A member from its JoinGroup metadata and its assignment, both decoded. ``revoked_in_last_round``: the jobs
+        that the last checked round before revoked from the member."""
         claims = None
         if metadata.static_connectors is not None or metadata.static_tasks is not None:
             claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
@@ -68,13 +73,13 @@ class RoundMember:
             is_draining=metadata.draining,
             assigned=assignment.assigned,
             revoked=assignment.revoked,
-            revoked_before=revoked_before,
+            revoked_in_last_round=revoked_in_last_round,
         )
 
     @classmethod
     def from_report(cls, identity: MemberIdentity, report: MemberReport, assignment: AssignmentChange) -> "RoundMember":
         """A member from its report and its assignment in the leader's herder, where they are not encoded. Its
-        ``revoked_before`` is empty."""
+        ``revoked_in_last_round`` is empty."""
         return cls(
             identity=identity,
             owned=report.owned,
@@ -155,19 +160,19 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
     _check_releases(round_)
     for (member_id, member), (other_id, other_member) in combinations(sorted(round_.members.items()), 2):
         if shared_jobs := member.owned_after & other_member.owned_after:
-            raise _round_violation(
+            raise _make_round_violation(
                 Invariant.DISJOINT, round_, f"lets {member_id} and {other_id} both own {job_list_text(shared_jobs)}"
             )
     owned_after = union_of_jobs([member.owned_after for member in round_.members.values()])
     if surplus := owned_after - round_.configured_jobs:
-        raise _round_violation(
+        raise _make_round_violation(
             Invariant.ACCOUNTED, round_, f"keeps jobs that are not configured: {job_list_text(surplus)}"
         )
     if round_.protocol is ConnectProtocol.EAGER:
         _check_eager_round(round_, owned_after)
         return
     if round_.unassigned_jobs and round_.delay_ms == 0:
-        raise _round_violation(
+        raise _make_round_violation(
             Invariant.ACCOUNTED,
             round_,
             f"assigns to no member {job_list_text(round_.unassigned_jobs)}, without a delay",
@@ -186,7 +191,7 @@ def _check_releases(round_: CheckedRound) -> None:
     for member_id, member in sorted(round_.members.items()):
         for other_id, other_member in sorted(round_.members.items()):
             if member_id != other_id and (shared_jobs := member.assigned & other_member.owned):
-                raise _round_violation(
+                raise _make_round_violation(
                     Invariant.RELEASED_FIRST,
                     round_,
                     f"assigns {member_id} {job_list_text(shared_jobs)}, which {other_id} still owns",
@@ -201,7 +206,9 @@ def _check_eager_round(round_: CheckedRound, owned_after: Jobs) -> None:
     :raises Violation: ACCOUNTED.
     """
     if owned_after and (unassigned := round_.configured_jobs - owned_after):
-        raise _round_violation(Invariant.ACCOUNTED, round_, f"assigns some jobs, but not {job_list_text(unassigned)}")
+        raise _make_round_violation(
+            Invariant.ACCOUNTED, round_, f"assigns some jobs, but not {job_list_text(unassigned)}"
+        )
 
 
 def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: MemberId, member: RoundMember) -> None:
@@ -213,7 +220,7 @@ def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: Memb
     """
     if ineligible_assigned := member.assigned - round_.eligible_jobs(member, member.assigned):
         invariant = Invariant.DRAINED if member.is_draining else Invariant.CLAIMED_ONLY
-        raise _round_violation(
+        raise _make_round_violation(
             invariant, round_, f"assigns {member_id} {job_list_text(ineligible_assigned)}, which it may not run"
         )
     ineligible_kept = (
@@ -222,11 +229,11 @@ def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: Memb
     if member.is_draining:
         ineligible_kept &= round_.assignable_jobs
     if ineligible_kept and member.is_draining and policy.moves_per_round_max is None and not _has_deferred_jobs(round_):
-        raise _round_violation(
+        raise _make_round_violation(
             Invariant.DRAINED, round_, f"leaves {job_list_text(ineligible_kept)} with {member_id}, which drains"
         )
     if ineligible_kept and not member.is_draining:
-        raise _round_violation(
+        raise _make_round_violation(
             Invariant.CLAIMED_ONLY,
             round_,
             f"leaves {job_list_text(ineligible_kept)} with {member_id}, which may not run these jobs",
@@ -249,7 +256,7 @@ def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember)
     ):
         quota = -(-len(configured) // len(round_.wildcard_members))
         if assigned and len(owned) > quota:
-            raise _round_violation(
+            raise _make_round_violation(
                 Invariant.FAIR_SHARE,
                 round_,
                 f"assigns {kind} to {member_id}, which then owns {len(owned)}; its quota is {quota}",
@@ -266,7 +273,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
     """
     owners_by_job: dict[Job, list[RoundMember]] = {}
     for owner in round_.members.values():
-        for job in (owner.owned - owner.still_stopping) & round_.configured_jobs:
+        for job in (owner.owned - owner.still_stopping_jobs) & round_.configured_jobs:
             owners_by_job.setdefault(job, []).append(owner)
     owners_by_stopped_job = {
         job: owners for job, owners in owners_by_job.items() if all(job in part.revoked for part in owners)
@@ -278,13 +285,13 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
     }
     stopped_for_balance = {job: parts for job, parts in owners_by_stopped_job.items() if job not in ineligible_stops}
     if claimed_stops := [job for job in stopped_for_balance if job in round_.claimed_jobs]:
-        raise _round_violation(
+        raise _make_round_violation(
             Invariant.ONLY_WHAT_MUST_MOVE,
             round_,
             f"revokes {job_list_text(Jobs.of(claimed_stops))} from members that claim these jobs",
         )
     if stopped_for_balance and _has_deferred_jobs(round_):
-        raise _round_violation(
+        raise _make_round_violation(
             Invariant.ONLY_WHAT_MUST_MOVE,
             round_,
             f"stops {job_list_text(Jobs.of(stopped_for_balance))} for balance, while the delay keeps jobs unassigned",
@@ -294,7 +301,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
         policy.moves_per_round_max is not None
         and len(stopped_for_balance) + len(drained_stops) > policy.moves_per_round_max
     ):
-        raise _round_violation(
+        raise _make_round_violation(
             Invariant.MOVES_PER_ROUND,
             round_,
             f"stops {len(stopped_for_balance) + len(drained_stops)} jobs for balance and drains, the limit is "
@@ -302,11 +309,11 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
         )
     if stopped_for_balance:
         fewest = max(
-            _fewest_stops(round_, owners_by_job, stopped_for_balance, owner_by_job)
+            _fewest_balance_stops(round_, owners_by_job, stopped_for_balance, owner_by_job)
             for owner_by_job in _owner_choices(round_, stopped_for_balance)
         )
         if len(stopped_for_balance) > fewest:
-            raise _round_violation(
+            raise _make_round_violation(
                 Invariant.ONLY_WHAT_MUST_MOVE,
                 round_,
                 f"stops {job_list_text(Jobs.of(stopped_for_balance))} for balance, but {fewest} stops are enough",
@@ -328,7 +335,7 @@ def _owner_choices(
     ]
 
 
-def _fewest_stops(
+def _fewest_balance_stops(
     round_: CheckedRound,
     owners_by_job: Mapping[Job, Sequence[RoundMember]],
     stopped_for_balance: Mapping[Job, object],
@@ -347,7 +354,7 @@ def _fewest_stops(
         if job not in round_.claimed_jobs:
             (tasks if isinstance(job, ConnectorTaskId) else connectors)[part.identity] += 1
     wildcard = round_.configured_jobs - round_.claimed_jobs
-    return fewest_stops(
+    return fewest_job_stops(
         [(connectors[part.identity], tasks[part.identity]) for part in round_.wildcard_members],
         connector_count=len(wildcard.connectors),
         task_count=len(wildcard.tasks),
@@ -362,7 +369,7 @@ def _has_deferred_jobs(round_: CheckedRound) -> bool:
     return bool(round_.unassigned_jobs) and round_.delay_ms > 0
 
 
-def _round_violation(invariant: Invariant, round_: CheckedRound, description: str) -> Violation:
+def _make_round_violation(invariant: Invariant, round_: CheckedRound, description: str) -> Violation:
     """A violation of ``invariant``, for the caller to raise. Its text is the round's generation and ``description``,
     the predicate of this subject."""
     return Violation(invariant, f"generation {round_.generation} {description}")

@@ -5,28 +5,30 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
-from coterie.lab.simulator.fleet.checker import FleetChecker
+from coterie.lab.simulator.fleet.checker import ClassicGroupChecker
 from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
-from coterie.lab.simulator.fleet.process_faults import FleetFaults
-from coterie.lab.simulator.fleet.settled_checks import SettledChecks
+from coterie.lab.simulator.fleet.process_faults import ClassicGroupFaults
+from coterie.lab.simulator.fleet.settled_checks import ClassicChecksAfterFaults
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.outcome import Outcome, run_to_outcome
+from coterie.lab.simulator.outcome import SimulationOutcome, run_to_outcome
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.workers.settings import DELAY_MAX_MS, GROUP_ID, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
 from coterie.lab.simulator.workers.settled_checks import QUIET_MS, SETTLE_MS
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import STEPS, Steps
+from coterie.lab.steps import STEPS, MachineSteps
 
 FAULTS_MS = 8 * 60_000
 """How long faults are injected, in simulated time."""
 COORDINATOR_LIMITS = ClassicGroupSettings(
-    initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
+    initial_rebalance_delay_ms=1_000, offsets_retention_check_interval_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
 )
 """The coordinator's settings. Its first check for expired offsets comes after the end of a simulation, because this
 check removes an empty group without offsets, as the workers' group is when no worker runs."""
 
 
-def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
+def simulate_fleet(
+    seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: MachineSteps = STEPS
+) -> SimulationOutcome:
     """Run the simulation of workers in a classic group with ``seed``; the first ``faults_ms`` have faults. A violated
     invariant is in the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the
     end of the trace in a note."""
@@ -38,20 +40,20 @@ def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 
     )
     session_keys = SessionKeySettings(ttl_ms=world.rng.choice((0, 30_000, 3_600_000)))
     config_log = ConfigLog()
-    checker = FleetChecker(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
+    checker = ClassicGroupChecker(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
     coordinator = SimCoordinator(world, checker, group_id=GROUP_ID, limits=COORDINATOR_LIMITS, steps=steps)
     cluster = SharedByClassicWorkers(world, checker, network, coordinator, config_log, policy, session_keys, steps)
 
     def run_faults_and_checks() -> None:
-        faults = FleetFaults(cluster)
+        faults = ClassicGroupFaults(cluster)
         checker.processes = faults.live_processes
         faults.run_with_faults(faults_ms)
-        checks = SettledChecks(cluster, faults)
-        checks.wait_until_settled()
+        checks = ClassicChecksAfterFaults(cluster, faults)
+        checks.run_until_settled_and_check()
         checks.check_no_rebalance()
         checks.check_unsigned_refused()
-        checks.check_one_change()
+        checks.make_and_check_one_change()
         coordinator.crash()
 
     return run_to_outcome(

@@ -7,7 +7,7 @@ from coterie.wire.connect import ConnectProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSetup(WorkerSetup):
+class ClassicWorkerSetup(WorkerSetup):
     """The settings of one worker in a classic group."""
 
     protocol: ConnectProtocol = ConnectProtocol.STATIC

@@ -4,22 +4,22 @@ from collections.abc import Callable
 from functools import partial
 
 from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
-from coterie.lab.simulator.fleet.process import FleetProcess
-from coterie.lab.simulator.fleet.process_faults import FleetFaults
-from coterie.lab.simulator.fleet.worker import FleetWorker
+from coterie.lab.simulator.fleet.process import ClassicWorkerProcess
+from coterie.lab.simulator.fleet.process_faults import ClassicGroupFaults
+from coterie.lab.simulator.fleet.worker import ClassicGroupWorker
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.records import RecordKind
-from coterie.lab.simulator.workers.settled_checks import WorkersSettledChecks
+from coterie.lab.simulator.workers.settled_checks import WorkersChecksAfterFaults
 from coterie.lab.simulator.workers.users import BURST_CONNECTORS
 from coterie.wire.connect import ConnectProtocol
 
 
-class SettledChecks(WorkersSettledChecks[FleetWorker]):
+class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
     """The checks after the last fault in the simulation of a classic group with one seed. The public methods advance
     the simulated time."""
 
     _cluster: SharedByClassicWorkers
-    _faults: FleetFaults
+    _faults: ClassicGroupFaults
 
     @property
     def _protocol(self) -> str | None:
@@ -38,9 +38,9 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
     def _transmits_claims(self) -> bool:
         return self._protocol == ConnectProtocol.STATIC.wire_name
 
-    def _unsettled_member_reason(self, process: FleetProcess) -> str | None:
+    def _unsettled_member_reason(self, process: ClassicWorkerProcess) -> str | None:
         generation = self._cluster.coordinator.group.generation
-        if not process.herder.place.is_settled or process.herder.place.epoch != generation:
+        if not process.herder.place.has_current_assignment or process.herder.place.epoch != generation:
             return f"{process.name} is in generation {process.herder.place.epoch}, the group in {generation}"
         return None
 
@@ -55,7 +55,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
     def _awaited_round_reason(self) -> str | None:
         herders = [process.herder for process in self._processes]
         if any(
-            herder.rounds.deferred_until_ms is not None or herder.leader_state.moves_at_ms is not None
+            herder.rounds.rebalance_delay_ends_ms is not None or herder.leader_state.moves_at_ms is not None
             for herder in herders
         ):
             return "a round is due: jobs are deferred, or moves are postponed"
@@ -63,15 +63,15 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
 
     # -- one change after the last fault ------------------------------------------------------------------------------
 
-    def check_one_change(self) -> None:
+    def make_and_check_one_change(self) -> None:
         """Make one random change, wait until the workers have settled, and check that no more rounds came than the
         change needs (unless the policy limits moves), and that no task stopped if the change requires no stop.
 
-        :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `wait_until_settled`.
+        :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `run_until_settled_and_check`.
         """
         faults = self._faults
         # The task configs of an unassigned connector may be outdated: its next owner writes new ones.
-        is_stale = bool(self._cluster.config_log.connectors_without_published_tasks())
+        is_stale = bool(self._cluster.config_log.connectors_with_outdated_task_configs())
         # Name, change, number of rounds that it takes, and whether tasks may stop for it.
         changes: list[tuple[str, Callable[[], None], int, bool]] = [
             ("burst", self._create_connector_burst, 4, False),
@@ -96,11 +96,13 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         self._cluster.network.late_probability = 0
         # A draining worker that had to stay, since no worker could take its jobs, may be able to leave now.
         draining_count = sum(process.is_draining for process in self._processes)
+        # Such a worker joins again: the workers may release jobs for it.
+        returning_count = sum(process.returns_after_drain for process in self._processes)
         name, change, rounds_max, may_stop = self._world.rng.choice(changes)
         self._world.add_record(RecordKind.CHANGE, name)
         change()
-        rounds_max += draining_count
-        self.wait_until_settled()
+        rounds_max += draining_count + 3 * returning_count
+        self.run_until_settled_and_check()
         rounds_max += checker.refused_sync_count > undelivered_before
         # The bounds contain one round after the release of revoked jobs. If a job stops after its worker has joined
         # that round, the worker requests another round.
@@ -112,7 +114,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
                 f"{round_count} rounds came after the change {name!r}, which needs {rounds_max} at most",
             )
         stop_count = checker.stop_count - stops_before
-        if stop_count and not may_stop and not is_eager:
+        if stop_count and not may_stop and not is_eager and not returning_count:
             raise Violation(
                 Invariant.ONLY_WHAT_MUST_MOVE,
                 f"{stop_count} tasks stop for the change {name!r}, which requires no stop",

@@ -6,8 +6,8 @@ from coterie.herder import messages as herder
 from coterie.herder.rounds.rejoin import RELEASED, RELEASED_IN_PART
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
-from coterie.lab.simulator.fleet.process import FleetProcess
-from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.fleet.process import ClassicWorkerProcess
+from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
 from coterie.lab.simulator.workers.settings import (
     GROUP_ID,
@@ -39,7 +39,7 @@ from coterie.nouns.membership import (
     Assigned,
     AssignmentChange,
     AssignmentsRequested,
-    ClassicPlaceHandover,
+    ClassicMembershipHandover,
     ComputedAssignments,
     InstallTarget,
     MembershipLost,
@@ -47,7 +47,7 @@ from coterie.nouns.membership import (
     MembershipRefused,
     MemberStateChanged,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     StopAllBeforeJoin,
@@ -57,7 +57,7 @@ from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResu
 from coterie.wire.errors import ErrorCode
 
 
-class FleetWorker(FleetProcess):
+class ClassicGroupWorker(ClassicWorkerProcess):
     """One process of a worker in a classic group: its herder and its member."""
 
     cluster: SharedByClassicWorkers
@@ -65,9 +65,9 @@ class FleetWorker(FleetProcess):
     def __init__(
         self,
         cluster: SharedByClassicWorkers,
-        live_processes: "dict[str, FleetWorker]",
+        live_processes: "dict[str, ClassicGroupWorker]",
         service: str,
-        handover: ClassicPlaceHandover | None = None,
+        handover: ClassicMembershipHandover | None = None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -102,7 +102,8 @@ class FleetWorker(FleetProcess):
         )
         super().__init__(cluster, live_processes, service, herder_state, setup, member, handover)
         self.member_timers = SimTimers[member_messages.Timer](
-            self.world, lambda timer: self.deliver_callback(lambda: self.feed_member(events.TimerFired(timer=timer)))
+            self.world,
+            lambda timer: self.call_now_or_on_resume(lambda: self.feed_member(events.TimerFired(timer=timer))),
         )
         self._add_process_record(
             RecordKind.STARTS if handover is None else RecordKind.CONTINUES,
@@ -130,8 +131,8 @@ class FleetWorker(FleetProcess):
                     RecordKind.DEALS, RoundToken.checked_token(token).generation, *_recorded_values_of_round(computed)
                 )
                 if self.requested_round is not None and self.requested_round.token == token:
-                    self.cluster.checker.on_round_computed(self, self.requested_round, computed)
-            case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
+                    self.cluster.checker.check_deferrals_in_round(self, self.requested_round, computed)
+            case SetConfiguredJobs() | InstallTarget() | RequestGroupDescription() | SuspendMembership():
                 raise AssertionError(
                     f"bug in the herder: in a classic group it orders {type(order).__name__}, which only connect "
                     "groups have"
@@ -145,7 +146,7 @@ class FleetWorker(FleetProcess):
             "bug in the herder: in a classic group it orders ComputeTarget, which only connect groups have"
         )
 
-    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+    def _check_listener_news(self, effect: herder.NotifyRebalanceListeners) -> None:
         raise AssertionError(
             "bug in the herder: in a classic group it orders NotifyListeners, which only connect groups have"
         )
@@ -154,7 +155,7 @@ class FleetWorker(FleetProcess):
 
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event``, and perform its effects."""
-        with MachineCheck("member"):
+        with MachineAssertionsAsViolations("member"):
             output = self.cluster.steps.step_classic_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
@@ -173,7 +174,7 @@ class FleetWorker(FleetProcess):
             case events.WriteLogMessage(text=text):
                 self.world.add_to_trace(f"{self.name}: {text}")
             case Assigned():
-                self._note_assignment(effect)
+                self._record_and_store_assignment(effect)
                 self.feed_herder(effect)
             case AssignmentsRequested(token=token, members=members):
                 round_ = RoundToken.checked_token(token)
@@ -191,19 +192,19 @@ class FleetWorker(FleetProcess):
             case MembershipLost():
                 self._add_process_record(RecordKind.MEMBERSHIP_LOST)
                 self.assigned_jobs, self.received_generation = NO_JOBS, None
-                self.cluster.checker.on_membership_lost(self)
+                self.cluster.checker.forget_last_computed_round(self)
                 self.feed_herder(effect)
             case MembershipRefused():
                 self._add_process_record(RecordKind.MEMBERSHIP_REFUSED)
                 self.is_ending = True
                 self.feed_herder(effect)
-            case events.LeaveCompleted():
+            case events.MemberEnded():
                 self._add_process_record(RecordKind.LEFT)
                 self.feed_herder(herder.GroupLeft())
             case notification:
                 self.feed_herder(notification)
 
-    def _note_assignment(self, assigned: Assigned) -> None:
+    def _record_and_store_assignment(self, assigned: Assigned) -> None:
         """Record an assignment that the member has received, and store its generation, the group's protocol and, if the
         assignment has no error, the jobs that the worker owns with it."""
         result = RoundResult.checked_token(assigned.protocol_details)
@@ -225,15 +226,15 @@ class FleetWorker(FleetProcess):
         if not isinstance(send_effect.request, HeartbeatRequest):
             self._add_process_record(RecordKind.SENDS, recorded_name(send_effect.request))
         if isinstance(send_effect.request, JoinRequest):
-            self.cluster.checker.on_join(self)
+            self.cluster.checker.check_eager_join_without_tasks(self)
 
         def on_response(response: object) -> None:
-            self.deliver_callback(
+            self.call_now_or_on_resume(
                 lambda: self._handle_response(send_effect.id, to_member_response(response), sent_at_ms)
             )
 
         def on_failure(reason: str) -> None:
-            self.deliver_callback(lambda: self.feed_member(events.RequestFailed(id=send_effect.id, reason=reason)))
+            self.call_now_or_on_resume(lambda: self.feed_member(events.RequestFailed(id=send_effect.id, reason=reason)))
 
         coordinator = self.cluster.coordinator
         # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not

@@ -28,9 +28,9 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
 )
 from coterie.groups.transactions import deadline_ms
-from coterie.lab.simulator.invariants import MachineCheck
-from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.producers.checker import DurableWrite, ProducersChecker
+from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.network import NetworkCall
+from coterie.lab.simulator.producers.checker import ExecutedRequest, ProducersChecker
 from coterie.lab.simulator.producers.sim_topic import SimTopic
 from coterie.lab.simulator.records import RecordKind, RecordValue, recorded_name
 from coterie.lab.simulator.world import FaultyDisk, SimTimers, World
@@ -50,7 +50,7 @@ class ProduceResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Write:
+class _QueuedWrite:
     """One write of the log thread. ``execute`` performs the write in the store. ``on_outcome`` receives the result when
     the write is durable, or the error when the write was refused or has failed."""
 
@@ -85,7 +85,7 @@ class SimBroker:
         self.is_up = False
         self.start()
 
-    def use_up_epochs(self, transactional_id: str, *, epochs_left: int) -> None:
+    def store_producer_with_few_epochs(self, transactional_id: str, *, epochs_left: int) -> None:
         """Store a producer id for ``transactional_id`` of which only ``epochs_left`` epochs are left."""
         self._store.begin()
         producer = ProducerIdAndEpoch(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
@@ -106,9 +106,9 @@ class SimBroker:
     def start(self) -> None:
         """Load the partitions, set the timers of the open transactions, and accept requests again. The checker compares
         the logs with those before."""
-        self._queued_writes: list[_Write] = []
-        self._writes_in_progress: list[_Write] = []
-        self._open_calls: dict[Call, None] = {}
+        self._queued_writes: list[_QueuedWrite] = []
+        self._writes_in_progress: list[_QueuedWrite] = []
+        self._open_calls: dict[NetworkCall, None] = {}
         self._timers = SimTimers[str](self._world, self._queue_timeout_write)
         self.topic.load_partitions()
         for transactional_id, written in read_transactions(self._store.database):
@@ -117,7 +117,7 @@ class SimBroker:
                 self._timers.set(transactional_id, due_ms)
         self.is_up = True
         self._world.add_record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.topic.partitions))
-        self._checker.on_broker_started()
+        self._checker.check_logs_after_start()
 
     def crash(self) -> None:
         """Crash: all calls without a response fail within 0.2 s. The writes in progress are all durable or all lost, at
@@ -127,15 +127,15 @@ class SimBroker:
         self._timers.close()
         if self._writes_in_progress and self._world.draw_bool(0.5):
             # The write is durable without an acknowledgement.
-            self._commit_writes(self._writes_in_progress)
+            self._execute_and_commit_writes(self._writes_in_progress)
         self._writes_in_progress, self._queued_writes = [], []
         for call in self._open_calls:
             call.fail_later("the connection was reset", within_ms=200)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def serve_transaction_event(
-        self, call: Call, sender: str, transactional_id: str, make_event: Callable[[int], Event]
+    def queue_transaction_event(
+        self, call: NetworkCall, sender: str, transactional_id: str, make_event: Callable[[int], Event]
     ) -> None:
         """Queue the event that ``make_event`` builds from a fresh producer id for the coordinator of
         ``transactional_id``. The response of ``call`` is the coordinator's `Reply`, or one with KAFKA_STORAGE_ERROR if
@@ -150,7 +150,7 @@ class SimBroker:
 
         self._queue_request(
             call,
-            _Write(
+            _QueuedWrite(
                 transactional_id=transactional_id,
                 request=make_event(-1),
                 sender=sender,
@@ -160,7 +160,7 @@ class SimBroker:
             ),
         )
 
-    def serve_batch(self, call: Call, sender: str, batch: NewBatch) -> None:
+    def queue_batch_append(self, call: NetworkCall, sender: str, batch: NewBatch) -> None:
         """Queue the append of ``batch``, which the process ``sender`` has sent. The response of ``call`` is a
         `ProduceResponse`, with an error if the batch is refused or the write fails. ``call`` fails if the broker is
         down, or crashes before it responds."""
@@ -177,7 +177,7 @@ class SimBroker:
 
         self._queue_request(
             call,
-            _Write(
+            _QueuedWrite(
                 transactional_id=batch.transactional_id or "",
                 request=batch,
                 sender=sender,
@@ -203,7 +203,7 @@ class SimBroker:
 
     # -- the log's thread ---------------------------------------------------------------------------------------------
 
-    def _queue_request(self, call: Call, write: _Write) -> None:
+    def _queue_request(self, call: NetworkCall, write: _QueuedWrite) -> None:
         """Queue the write of the request of ``call``; ``call`` fails if the broker is down."""
         if not self.is_up:
             call.fail_later("connection refused", within_ms=20)
@@ -224,7 +224,7 @@ class SimBroker:
                 timers.set(transactional_id, self._world.now_ms + _RETRY_DELAY_MS)
 
         self._queue_write(
-            _Write(
+            _QueuedWrite(
                 transactional_id=transactional_id,
                 request=make_event(-1),
                 sender="timer",
@@ -234,7 +234,7 @@ class SimBroker:
             )
         )
 
-    def _queue_write(self, write: _Write) -> None:
+    def _queue_write(self, write: _QueuedWrite) -> None:
         """Queue ``write``. If no write is in progress, begin to write."""
         self._queued_writes.append(write)
         if not self._writes_in_progress:
@@ -249,17 +249,23 @@ class SimBroker:
         def on_written() -> None:
             if writes is not self._writes_in_progress:
                 return  # the broker has crashed since
-            outcomes = self._roll_back_writes(writes) if self.disk.is_failing else self._commit_writes(writes)
+            outcomes = (
+                self._execute_and_roll_back_writes(writes)
+                if self.disk.is_failing
+                else self._execute_and_commit_writes(writes)
+            )
             self._writes_in_progress = []
             for write, outcome in outcomes:
-                self._deliver_outcome(write, outcome)
-            self._checker.on_partitions_updated()
+                self._apply_and_deliver_outcome(write, outcome)
+            self._checker.check_last_stable_offsets()
             if self._queued_writes:
                 self._begin_queued_writes()
 
         self._world.call_after(self.disk.draw_write_duration_ms(self._world.rng), on_written)
 
-    def _commit_writes(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
+    def _execute_and_commit_writes(
+        self, writes: list[_QueuedWrite]
+    ) -> list[tuple[_QueuedWrite, WriteResult | CoterieError]]:
         """Execute ``writes`` in one transaction of the store, commit the transaction, and record and check the writes.
         Returns each write with its result or its refusal."""
         self._store.begin()
@@ -274,10 +280,12 @@ class SimBroker:
                 durable_write.sender,
                 *values,
             )
-        self._checker.on_writes_durable(durable_writes)
+        self._checker.check_durable_writes(durable_writes)
         return outcomes
 
-    def _roll_back_writes(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
+    def _execute_and_roll_back_writes(
+        self, writes: list[_QueuedWrite]
+    ) -> list[tuple[_QueuedWrite, WriteResult | CoterieError]]:
         """Execute ``writes`` in one transaction of the store and roll the transaction back, as when the disk fails.
         Returns each write with the error."""
         self._store.begin()
@@ -287,17 +295,17 @@ class SimBroker:
         return [(write, WorldError("the disk fails")) for write in writes]
 
     def _execute_writes(
-        self, writes: list[_Write]
-    ) -> tuple[list[DurableWrite], list[tuple[_Write, WriteResult | CoterieError]]]:
+        self, writes: list[_QueuedWrite]
+    ) -> tuple[list[ExecutedRequest], list[tuple[_QueuedWrite, WriteResult | CoterieError]]]:
         """Execute ``writes`` in the store's open transaction. Returns what the checks need of each write, and each
         write with its result or its refusal."""
-        durable_writes: list[DurableWrite] = []
-        outcomes: list[tuple[_Write, WriteResult | CoterieError]] = []
+        durable_writes: list[ExecutedRequest] = []
+        outcomes: list[tuple[_QueuedWrite, WriteResult | CoterieError]] = []
         for write in writes:
             state_before = read_transaction(self._store.database, write.transactional_id)
             changes = self._store.changed_row_count
             outcome: WriteResult | CoterieError
-            with MachineCheck("broker"):
+            with MachineAssertionsAsViolations("broker"):
                 try:
                     outcome = write.execute(self._store)
                 except CoterieError as refusal:
@@ -307,14 +315,14 @@ class SimBroker:
                     outcome = refusal
             state_after = read_transaction(self._store.database, write.transactional_id)
             durable_writes.append(
-                DurableWrite(
+                ExecutedRequest(
                     write.transactional_id, write.request, write.sender, state_before, state_after, write.received_at_ms
                 )
             )
             outcomes.append((write, outcome))
         return durable_writes, outcomes
 
-    def _deliver_outcome(self, write: _Write, outcome: WriteResult | CoterieError) -> None:
+    def _apply_and_deliver_outcome(self, write: _QueuedWrite, outcome: WriteResult | CoterieError) -> None:
         """Update the offsets of partitions and the timers with the result of ``write``, then call its
         ``on_outcome``."""
         if isinstance(outcome, WriteResult):
@@ -334,7 +342,7 @@ class SimBroker:
 
 
 def _recorded_values_of_write(
-    durable_write: DurableWrite, outcome: WriteResult | CoterieError
+    durable_write: ExecutedRequest, outcome: WriteResult | CoterieError
 ) -> tuple[RecordValue, ...]:
     """The values of ``outcome`` in the record of a write."""
     match outcome:

@@ -21,14 +21,14 @@ from coterie.lab.simulator.producers.transaction_contents import (
     LogBatch,
     TransactionContents,
     decode_log_batch,
-    read_committed_labels,
+    labels_visible_to_read_committed,
 )
 from coterie.lab.simulator.records import RecordKind, recorded_name
 from coterie.lab.simulator.world import World
 from coterie.wire.errors import ErrorCode
 
 
-class DurableWrite(NamedTuple):
+class ExecutedRequest(NamedTuple):
     """One request that the broker has executed in a committed transaction of its store; also a refused request, which
     has changed nothing."""
 
@@ -45,7 +45,7 @@ class DurableWrite(NamedTuple):
 
 
 @dataclass(slots=True)
-class _PartitionLog:
+class _CheckedPartitionLog:
     """One partition as the checks know it: the part of its log that was read, and the position of its reader."""
 
     batches: list[LogBatch] = field(default_factory=list)
@@ -54,11 +54,11 @@ class _PartitionLog:
     """By producer id, its batches after its last commit or abort marker: those of its open transaction."""
     next_unchecked_offset: int = 0
     """The offset of the next batch that the checks will read."""
-    reader_offset: int = 0
+    next_fetch_offset: int = 0
     """The offset of the next batch that the read_committed reader will fetch."""
 
     @property
-    def first_open_offset(self) -> int | None:
+    def first_open_transaction_offset(self) -> int | None:
         """The lowest first offset of the batches of open transactions; None if no transaction is open in the
         partition."""
         return min((entries[0].base_offset for entries in self.open_batches_by_producer_id.values()), default=None)
@@ -72,7 +72,7 @@ class ProducersChecker:
         self._world = world
         self._topic = topic
         self._timeout_ms = timeout_ms
-        self._partition_logs = [_PartitionLog() for _ in range(PARTITION_COUNT)]
+        self._partition_logs = [_CheckedPartitionLog() for _ in range(PARTITION_COUNT)]
         self._transaction_by_label: dict[bytes, TransactionContents] = {}
         """The transaction of each batch, by the batch's label."""
         self._position_by_label: dict[bytes, tuple[int, int]] = {}
@@ -105,7 +105,7 @@ class ProducersChecker:
         """Store that ``label`` is the label of a batch of ``transaction``."""
         self._transaction_by_label[label] = transaction
 
-    def on_identity_received(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
+    def check_and_store_identity(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
         """Check that no other process has received the producer id and epoch ``producer``, which ``process`` receives.
 
         :raises Violation: ONE_PRODUCER.
@@ -119,7 +119,7 @@ class ProducersChecker:
             self._received_identities.get(transactional_id, producer), producer
         )
 
-    def on_batch_acknowledged(self, partition: int, label: bytes, base_offset: int) -> None:
+    def check_acknowledged_batch(self, partition: int, label: bytes, base_offset: int) -> None:
         """Check that the batch ``label`` was written at the offset ``base_offset``, which its producer receives.
 
         :raises Violation: EXACTLY_ONCE.
@@ -131,7 +131,7 @@ class ProducersChecker:
                 f"{label!r} is acknowledged at (partition, offset) {acknowledged}, but was written at {written}",
             )
 
-    def on_batch_out_of_order(self, label: bytes, *, had_unacknowledged_earlier_batch: bool) -> None:
+    def check_out_of_order_refusal(self, label: bytes, *, had_unacknowledged_earlier_batch: bool) -> None:
         """Check that the batch ``label`` may be refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
         ``had_unacknowledged_earlier_batch``: whether an earlier batch in the same partition was not acknowledged when
         the batch was sent.
@@ -144,7 +144,7 @@ class ProducersChecker:
                 f"{label!r} is refused as out of order, but every earlier batch was acknowledged when it was sent",
             )
 
-    def on_request_refused(self, process: str, error: ErrorCode) -> None:
+    def check_request_refusal(self, process: str, error: ErrorCode) -> None:
         """Check that a request of ``process`` may be refused (``error``): there is a newer process of its transactional
         id, or a transaction of this transactional id has timed out.
 
@@ -156,7 +156,7 @@ class ProducersChecker:
                 f"{process} is refused with {error.name}, but has no successor, and no transaction has timed out",
             )
 
-    def on_transaction_end_acknowledged(self, transaction: TransactionContents, *, is_commit: bool) -> None:
+    def check_acknowledged_transaction_end(self, transaction: TransactionContents, *, is_commit: bool) -> None:
         """Check that ``transaction``, whose producer receives the success of its commit or abort, is committed or
         aborted.
 
@@ -178,16 +178,18 @@ class ProducersChecker:
 
     # -- the broker's writes ------------------------------------------------------------------------------------------
 
-    def on_writes_durable(self, writes: Sequence[DurableWrite]) -> None:
+    def check_durable_writes(self, writes: Sequence[ExecutedRequest]) -> None:
         """Check ``writes``, which one transaction of the store has made durable, and the batches that they have added
         to the logs.
 
-        :raises Violation: ALL_OR_NOTHING, and those of `_check_write` and `_read_new_batches`.
+        :raises Violation: ALL_OR_NOTHING, and those of `_check_write` and `_check_batches_and_find_ended`.
         """
         for write in writes:
             self._check_write(write)
         ended_transactions = [
-            transaction for number in range(len(self._partition_logs)) for transaction in self._read_new_batches(number)
+            transaction
+            for number in range(len(self._partition_logs))
+            for transaction in self._check_batches_and_find_ended(number)
         ]
         for transaction in ended_transactions:
             for number, log in enumerate(self._partition_logs):
@@ -201,22 +203,25 @@ class ProducersChecker:
                     )
         self._ended_transactions.update(ended_transactions)
 
-    def on_partitions_updated(self) -> None:
+    def check_last_stable_offsets(self) -> None:
         """Check, after the broker has updated its partitions, that no last stable offset is beyond the first offset of
         an open transaction.
 
         :raises Violation: STABLE.
         """
         for partition, log in zip(self._topic.partitions, self._partition_logs, strict=True):
-            first_open_offset = log.first_open_offset
-            if first_open_offset is not None and partition.last_stable_offset > first_open_offset:
+            first_open_transaction_offset = log.first_open_transaction_offset
+            if (
+                first_open_transaction_offset is not None
+                and partition.last_stable_offset > first_open_transaction_offset
+            ):
                 raise Violation(
                     Invariant.STABLE,
                     f"the last stable offset of partition {partition.number} is {partition.last_stable_offset}, beyond "
-                    f"the open transaction that begins at {first_open_offset}",
+                    f"the open transaction that begins at {first_open_transaction_offset}",
                 )
 
-    def on_broker_started(self) -> None:
+    def check_logs_after_start(self) -> None:
         """Check, after a start of the broker, that the logs still have all batches that the checks have read before.
 
         :raises Violation: NOTHING_LOST, STABLE.
@@ -230,7 +235,7 @@ class ProducersChecker:
                     Invariant.NOTHING_LOST,
                     f"the batches of partition {partition.number} are not the same after a crash",
                 )
-        self.on_partitions_updated()
+        self.check_last_stable_offsets()
 
     def read_and_check_batches(self, number: int, *, batches_max: int = -1) -> None:
         """Let the read_committed reader fetch the next batches of partition ``number`` up to the last stable offset,
@@ -239,7 +244,7 @@ class ProducersChecker:
         :raises Violation: COMMITTED_ONLY.
         """
         log, partition = self._partition_logs[number], self._topic.partitions[number]
-        offset = log.reader_offset
+        offset = log.next_fetch_offset
         batches = [
             decode_log_batch(data)
             for data in self._topic.read_batches(
@@ -249,7 +254,7 @@ class ProducersChecker:
         if not batches:
             return
         end_offset = batches[-1].last_offset + 1
-        received_labels = read_committed_labels(
+        received_labels = labels_visible_to_read_committed(
             batches, [aborted[:2] for aborted in self._topic.aborted_transactions(partition, offset, end_offset)]
         )
         committed_labels = [batch.label for batch in batches if batch.label in self._committed_labels]
@@ -259,12 +264,12 @@ class ProducersChecker:
                 f"the reader of partition {number} receives {received_labels} from offset {offset} on, but "
                 f"{committed_labels} are committed",
             )
-        log.reader_offset = end_offset
+        log.next_fetch_offset = end_offset
 
     def restart_reader(self) -> None:
         """Let the read_committed reader begin again at the start of each partition."""
         for log in self._partition_logs:
-            log.reader_offset = 0
+            log.next_fetch_offset = 0
 
     def read_and_describe_lag(self) -> str | None:
         """Let the read_committed reader read on. Returns the reason why the reader has not reached the end of all logs;
@@ -274,13 +279,15 @@ class ProducersChecker:
         """
         for number, log in enumerate(self._partition_logs):
             self.read_and_check_batches(number)
-            if log.reader_offset != log.next_unchecked_offset:
-                return f"partition {number} is read up to {log.reader_offset} and ends at {log.next_unchecked_offset}"
+            if log.next_fetch_offset != log.next_unchecked_offset:
+                return (
+                    f"partition {number} is read up to {log.next_fetch_offset} and ends at {log.next_unchecked_offset}"
+                )
         return None
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _check_write(self, write: DurableWrite) -> None:
+    def _check_write(self, write: ExecutedRequest) -> None:
         """If ``write`` ends a transaction, check that it may. Also store which transactions and processes have begun,
         and which processes may be refused from now on.
 
@@ -311,7 +318,7 @@ class ProducersChecker:
         elif is_open and not was_open:
             self._open_transaction_start[write.transactional_id] = (write.sender, write.received_at_ms)
 
-    def _reason_to_stay_open(self, write: DurableWrite, beginner: str, since_ms: int) -> str | None:
+    def _reason_to_stay_open(self, write: ExecutedRequest, beginner: str, since_ms: int) -> str | None:
         """The reason why ``write`` must not end the transaction that the process ``beginner`` began at ``since_ms``;
         None if ``write`` may end it."""
         match write.request:
@@ -329,7 +336,7 @@ class ProducersChecker:
             case _:
                 return f"this request does not end transactions: {write.request}"
 
-    def _read_new_batches(self, number: int) -> list[TransactionContents]:
+    def _check_batches_and_find_ended(self, number: int) -> list[TransactionContents]:
         """Read and check the new batches of partition ``number``. Returns the transactions whose markers are among
         them.
 

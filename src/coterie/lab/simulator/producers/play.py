@@ -3,7 +3,7 @@ versions of producers."""
 
 from enum import Enum
 
-from coterie.broker.transactions.writes import TransactionSupport
+from coterie.broker.transactions.writes import UnaddedPartitionRule
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.producers.broker import SimBroker
 from coterie.lab.simulator.producers.checker import ProducersChecker
@@ -23,9 +23,9 @@ class ProduceVersion(Enum):
     """The version of the Produce API that a producer uses. The value of a member says how the broker then admits the
     producer's batches to a transaction."""
 
-    V10 = TransactionSupport.DEFAULT_ERROR
-    V11 = TransactionSupport.GENERIC_ERROR_SUPPORTED
-    V12 = TransactionSupport.ADD_PARTITION
+    V10 = UnaddedPartitionRule.DEFAULT_ERROR
+    V11 = UnaddedPartitionRule.GENERIC_ERROR_SUPPORTED
+    V12 = UnaddedPartitionRule.ADD_PARTITION
     """KIP-890: a batch adds its partition to the transaction, and each transaction has a new producer epoch. With V10
     and V11 the producer adds the partition with AddPartitionsToTxn before its first batch."""
 

@@ -29,7 +29,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         """The protocol version of the next process of each transactional id."""
         for name in ids:
             if play.world.draw_bool(0.2):
-                play.broker.use_up_epochs(name, epochs_left=self._rng.randint(0, 6))
+                play.broker.store_producer_with_few_epochs(name, epochs_left=self._rng.randint(0, 6))
         self._process_count = 0
         """Number of processes started so far."""
         self._set_faults(
@@ -38,7 +38,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
                 self._kill_random_process: 4,
                 self.kill_random_process_permanently: 1,
                 self._start_second_process: 3,
-                self._change_protocol_version: 1,
+                self._choose_version_of_next_process: 1,
                 self._fail_disk: 1,
                 self._fire_transaction_timer_early: 2,
             },
@@ -49,11 +49,13 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         """Schedule the start of a process of each transactional id, in the next second, and the first fault; begin the
         reads of the read_committed reader."""
         for transactional_id in self._services:
-            self._world.call_after(self._rng.randint(0, 1_000), partial(self.start_service, transactional_id))
+            self._world.call_after(
+                self._rng.randint(0, 1_000), partial(self.start_service_if_missing, transactional_id)
+            )
         self._schedule_next_fault()
-        self._read_committed_batches()
+        self._read_and_check_repeatedly()
 
-    def end_process_faults(self) -> None:
+    def end_process_faults_with_crash(self) -> None:
         """Kill each running process with a probability of 30 %, and never start another one of its transactional id.
         Resume the other processes: the next transaction of each is its last one. In half of the seeds crash the broker
         once more."""
@@ -66,19 +68,19 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
             else:
                 self._resume_process(producer)
         if self._world.draw_bool(0.5):  # without a crash, the broker's present timers must end the open transactions
-            self._infrastructure_faults.crash_coordinator()
+            self._infrastructure_faults.crash_and_restart_coordinator()
 
-    def _read_committed_batches(self) -> None:
+    def _read_and_check_repeatedly(self) -> None:
         """Let the read_committed reader fetch batches of each partition, 1, 3 or all, unless the broker is down. This
         is repeated until the end of the simulation."""
         if self._play.broker.is_up:
             for number in range(PARTITION_COUNT):
                 self._play.checker.read_and_check_batches(number, batches_max=self._rng.choice((1, 3, -1)))
-        self._world.call_after(self._rng.randint(100, 1_000), self._read_committed_batches)
+        self._world.call_after(self._rng.randint(100, 1_000), self._read_and_check_repeatedly)
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
-    def start_service(self, service: str) -> None:
+    def start_service_if_missing(self, service: str) -> None:
         """Start a process of the transactional id ``service`` if none runs, unless ``service`` is in
         ``_never_restarted``. During the faults this is repeated every few seconds, because the process may have ended
         by then: another process may have fenced it."""
@@ -86,7 +88,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
             self._start_process(service)
         if not self._have_faults_ended:
             # Check again later: the process may have been fenced by then.
-            self._world.call_after(self._rng.randint(1_000, 6_000), partial(self.start_service, service))
+            self._world.call_after(self._rng.randint(1_000, 6_000), partial(self.start_service_if_missing, service))
 
     def _start_process(self, transactional_id: str) -> None:
         self._process_count += 1
@@ -103,7 +105,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         if producer is not None:
             self._start_process(producer.transactional_id)
 
-    def _change_protocol_version(self) -> None:
+    def _choose_version_of_next_process(self) -> None:
         """Choose a random protocol version for the next process of a random transactional id."""
         self._protocol_by_transactional_id[self._rng.choice(self._services)] = self._rng.choice(list(ProduceVersion))
 
@@ -118,7 +120,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         def end_failures() -> None:
             disk.is_failing = False
 
-        self._world.call_after(self._rng.choice((100, 1_000, 4_000)), end_failures)
+        self._infrastructure_faults.ends.end_after(self._rng.choice((100, 1_000, 4_000)), "failing disk", end_failures)
 
     def _fire_transaction_timer_early(self) -> None:
         """Fire the timer of a random transactional id now, as a delayed timer of an earlier transaction does. Usually

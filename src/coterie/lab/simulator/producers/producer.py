@@ -16,7 +16,7 @@ from coterie.groups.transaction_messages import (
     ProducerIdAndEpoch,
     Reply,
 )
-from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.producers.broker import ProduceResponse
 from coterie.lab.simulator.producers.play import (
     DELIVERY_TIMEOUT_MS,
@@ -75,11 +75,11 @@ class ProducerProcess(SimProcess):
         self._transaction_count = 0
         """Number of transactions begun so far."""
         play.world.add_record(RecordKind.STARTS, name, protocol.name)
-        self._request_producer_id(None)
+        self._request_id_and_begin_transaction(None)
 
     # -- between transactions -----------------------------------------------------------------------------------------
 
-    def _request_producer_id(self, expected_producer: ProducerIdAndEpoch | None) -> None:
+    def _request_id_and_begin_transaction(self, expected_producer: ProducerIdAndEpoch | None) -> None:
         """Request a producer id and epoch; with the response, begin the next transaction after a pause.
         ``expected_producer`` is the present producer id and epoch; None at the start of the process."""
 
@@ -91,18 +91,18 @@ class ProducerProcess(SimProcess):
                 fresh_producer_id=fresh_producer_id,
             )
 
-        def on_reply(reply: Reply) -> None:
+        def on_success_reply(reply: Reply) -> None:
             self._use_identity(reply.producer)
             self._begin_transaction_after_pause()
 
-        self._send_request_until_answered(make_event, on_reply)
+        self._send_request_until_answered(make_event, on_success_reply)
 
     def _use_identity(self, producer: ProducerIdAndEpoch) -> None:
         """Use the producer id and epoch ``producer`` from now on. If they are new, check that no other process has
         them, and number records from 0 again."""
         if producer != self._identity:
             self.play.world.add_record(RecordKind.BECOMES, self.name, *producer)
-            self.play.checker.on_identity_received(self.name, self.transactional_id, producer)
+            self.play.checker.check_and_store_identity(self.name, self.transactional_id, producer)
             self._identity = producer
             self._sequences, self._acknowledged_partitions = {}, set()
 
@@ -129,11 +129,11 @@ class ProducerProcess(SimProcess):
         partition_numbers = self._rng.sample(range(PARTITION_COUNT), self._rng.randint(1, PARTITION_COUNT))
         self._planned_partitions = [self._rng.choice(partition_numbers) for _ in range(self._rng.choice((1, 2, 4, 8)))]
         """The partitions of the batches that are still to be sent."""
-        self._send_next_batch()
+        self._send_next_batch_or_end()
 
     # -- within a transaction -----------------------------------------------------------------------------------------
 
-    def _send_next_batch(self) -> None:
+    def _send_next_batch_or_end(self) -> None:
         """Send the next planned batch, and plan the next call of this method; if no batch is planned, or the
         transaction is to be aborted, try to end the transaction. While too many batches in the partition are
         unacknowledged, try again every 50 ms. Before Produce v12, first add the partition to the transaction."""
@@ -145,15 +145,15 @@ class ProducerProcess(SimProcess):
         # connection keeps batches in order; this network may not, so the first batch is sent alone.
         is_acknowledged = self.protocol is ProduceVersion.V12 or partition_number in self._acknowledged_partitions
         if self._in_flight_span(partition_number) == (IN_FLIGHT_MAX if is_acknowledged else 1):
-            self._call_within_transaction(50, self._send_next_batch)
+            self._call_within_transaction(50, self._send_next_batch_or_end)
         elif self.protocol is not ProduceVersion.V12 and partition_number not in self._added_partitions:
-            self._add_partition(partition_number)
+            self._add_partition_and_continue(partition_number)
         else:
             del self._planned_partitions[0]
             self._send_batch(self._make_batch(partition_number))
             is_long_pause = not self._is_last and self.play.world.draw_bool(0.02)
             pause_ms = self._rng.randint(1_000, 2 * self.play.timeout_ms) if is_long_pause else self._rng.randint(0, 60)
-            self._call_within_transaction(pause_ms, self._send_next_batch)
+            self._call_within_transaction(pause_ms, self._send_next_batch_or_end)
 
     def _in_flight_span(self, partition_number: int) -> int:
         """Number of this transaction's batches in partition ``partition_number``, counted from the first one without an
@@ -164,18 +164,18 @@ class ProducerProcess(SimProcess):
         ]
         return len(is_written_by_batch) - is_written_by_batch.index(False) if False in is_written_by_batch else 0
 
-    def _add_partition(self, partition_number: int) -> None:
-        """Add partition ``partition_number`` to the transaction, then go on with :meth:`_send_next_batch`. Before
-        KIP-890 a partition must be added before its first batch is sent."""
+    def _add_partition_and_continue(self, partition_number: int) -> None:
+        """Add partition ``partition_number`` to the transaction, then go on with :meth:`_send_next_batch_or_end`.
+        Before KIP-890 a partition must be added before its first batch is sent."""
         request = AddPartitions(producer=self._identity, partitions=frozenset((topic_partition(partition_number),)))
 
-        def on_reply(_: Reply) -> None:
+        def on_success_reply(_: Reply) -> None:
             self._pending_callback_count -= 1
             self._added_partitions.add(partition_number)
-            self._send_next_batch()
+            self._send_next_batch_or_end()
 
         self._pending_callback_count += 1
-        self._send_request_until_answered(lambda _: request, on_reply)
+        self._send_request_until_answered(lambda _: request, on_success_reply)
 
     def _make_batch(self, partition_number: int) -> _Batch:
         """Make the transaction's next batch, for partition ``partition_number``, with 1 to 3 records and a new
@@ -197,8 +197,9 @@ class ProducerProcess(SimProcess):
         return batch
 
     def _send_batch(self, batch: _Batch) -> None:
-        """Send ``batch``. :meth:`_on_produced` processes the response; without a response :meth:`_send_batch_again`
-        sends the batch again, or aborts the transaction after `DELIVERY_TIMEOUT_MS`."""
+        """Send ``batch``. :meth:`_handle_produce_response` processes the response; without a response
+        :meth:`_schedule_resend_or_abort` sends the batch again, or aborts the transaction after
+        `DELIVERY_TIMEOUT_MS`."""
         earlier = self._batches[: self._batches.index(batch)]
         had_unacknowledged_earlier_batch = any(
             earlier_batch.partition == batch.partition and not earlier_batch.has_acknowledgement
@@ -210,7 +211,7 @@ class ProducerProcess(SimProcess):
             data=batch.data,
             head=check_produced_batch(batch.data),
             transactional_id=self.transactional_id,
-            transaction_support=self.protocol.value,
+            unadded_partition_rule=self.protocol.value,
             needs_keys=False,
         )
         self._pending_callback_count += 1
@@ -218,21 +219,25 @@ class ProducerProcess(SimProcess):
         def on_response(response: object) -> None:
             assert isinstance(response, ProduceResponse)
             self._pending_callback_count -= 1
-            self._on_produced(batch, response, had_unacknowledged_earlier_batch=had_unacknowledged_earlier_batch)
+            self._handle_produce_response(
+                batch, response, had_unacknowledged_earlier_batch=had_unacknowledged_earlier_batch
+            )
 
         def on_failure(_: str) -> None:
             self._pending_callback_count -= 1
-            self._send_batch_again(batch)
+            self._schedule_resend_or_abort(batch)
 
         self.play.network.send_request(
             self.transactional_id,
-            lambda call: self.play.broker.serve_batch(call, self.name, new_batch),
-            on_response=lambda answer: self.deliver_callback(lambda: on_response(answer)),
-            on_failure=lambda reason: self.deliver_callback(lambda: on_failure(reason)),
+            lambda call: self.play.broker.queue_batch_append(call, self.name, new_batch),
+            on_response=lambda answer: self.call_now_or_on_resume(lambda: on_response(answer)),
+            on_failure=lambda reason: self.call_now_or_on_resume(lambda: on_failure(reason)),
             late_max_ms=REQUEST_DELAY_MAX_MS,
         )
 
-    def _on_produced(self, batch: _Batch, response: ProduceResponse, *, had_unacknowledged_earlier_batch: bool) -> None:
+    def _handle_produce_response(
+        self, batch: _Batch, response: ProduceResponse, *, had_unacknowledged_earlier_batch: bool
+    ) -> None:
         """Process the broker's response to ``batch``. ``had_unacknowledged_earlier_batch``: whether an earlier batch in
         the same partition was not acknowledged when ``batch`` was sent."""
         self.play.world.add_record(
@@ -242,22 +247,22 @@ class ProducerProcess(SimProcess):
             case ErrorCode.none:
                 batch.has_acknowledgement = True
                 self._acknowledged_partitions.add(batch.partition)
-                self.play.checker.on_batch_acknowledged(batch.partition, batch.label, response.base_offset)
+                self.play.checker.check_acknowledged_batch(batch.partition, batch.label, response.base_offset)
                 self._end_transaction_if_idle()
             case ErrorCode.kafka_storage_error:
-                self._send_batch_again(batch)
+                self._schedule_resend_or_abort(batch)
             case ErrorCode.out_of_order_sequence_number:
                 # The batch before this one has not arrived yet.
-                self.play.checker.on_batch_out_of_order(
+                self.play.checker.check_out_of_order_refusal(
                     batch.label, had_unacknowledged_earlier_batch=had_unacknowledged_earlier_batch
                 )
-                self._send_batch_again(batch)
+                self._schedule_resend_or_abort(batch)
             case error:
-                self.play.checker.on_request_refused(self.name, error)
+                self.play.checker.check_request_refusal(self.name, error)
                 self._is_aborting = True
                 self._end_transaction_if_idle()
 
-    def _send_batch_again(self, batch: _Batch) -> None:
+    def _schedule_resend_or_abort(self, batch: _Batch) -> None:
         """Send ``batch`` again after 10 to 200 ms. If more than `DELIVERY_TIMEOUT_MS` have passed since it was made,
         give it up and abort the transaction instead."""
         if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
@@ -302,7 +307,7 @@ class ProducerProcess(SimProcess):
         )
         if needs_new_epoch and self.play.world.draw_bool(0.5):
             # InitProducerId with the present epoch aborts the open transaction and returns the next epoch (KIP-360).
-            self._request_producer_id(producer)
+            self._request_id_and_begin_transaction(producer)
             return
 
         def make_event(fresh_producer_id: int) -> Event:
@@ -313,19 +318,19 @@ class ProducerProcess(SimProcess):
                 fresh_producer_id=fresh_producer_id,
             )
 
-        def on_reply(reply: Reply) -> None:
+        def on_success_reply(reply: Reply) -> None:
             self.play.world.add_record(RecordKind.COMMITTED if is_commit else RecordKind.ABORTED, self.name)
-            self.play.checker.on_transaction_end_acknowledged(transaction, is_commit=is_commit)
+            self.play.checker.check_acknowledged_transaction_end(transaction, is_commit=is_commit)
             if self._is_last and is_commit:
                 self.is_done = True
                 self.play.world.add_record(RecordKind.DONE, self.name)
             elif needs_new_epoch:
-                self.call_after(self._rng.choice((0, 2_000)), lambda: self._request_producer_id(producer))
+                self.call_after(self._rng.choice((0, 2_000)), lambda: self._request_id_and_begin_transaction(producer))
             else:
                 self._use_identity(reply.producer)
                 self._begin_transaction_after_pause()
 
-        self._send_request_until_answered(make_event, on_reply)
+        self._send_request_until_answered(make_event, on_success_reply)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -339,9 +344,9 @@ class ProducerProcess(SimProcess):
         # the next transaction, as Kafka does: the broker must not read it from a closed connection.
         may_arrive_late = self.protocol is ProduceVersion.V12
 
-        def serve(call: Call) -> None:
+        def serve(call: NetworkCall) -> None:
             if may_arrive_late or not call.has_ended:
-                self.play.broker.serve_transaction_event(call, self.name, self.transactional_id, make_event)
+                self.play.broker.queue_transaction_event(call, self.name, self.transactional_id, make_event)
 
         def retry() -> None:
             self.call_after(
@@ -355,13 +360,13 @@ class ProducerProcess(SimProcess):
             elif reply.error is ErrorCode.kafka_storage_error:
                 retry()
             else:
-                self.play.checker.on_request_refused(self.name, reply.error)
+                self.play.checker.check_request_refusal(self.name, reply.error)
                 self.kill(RecordKind.REFUSED, reply.error.name)
 
         self.play.network.send_request(
             self.transactional_id,
             serve,
-            on_response=lambda answer: self.deliver_callback(partial(on_response, answer)),
-            on_failure=lambda _: self.deliver_callback(retry),
+            on_response=lambda answer: self.call_now_or_on_resume(partial(on_response, answer)),
+            on_failure=lambda _: self.call_now_or_on_resume(retry),
             late_max_ms=REQUEST_DELAY_MAX_MS if may_arrive_late else 0,
         )

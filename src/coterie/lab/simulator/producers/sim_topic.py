@@ -18,7 +18,7 @@ PARTITION_COUNT = 3
 """Number of partitions of the topic."""
 
 
-def create_store() -> Store:
+def create_store_with_topic() -> Store:
     """A new store in memory with the empty topic. The caller must close the store."""
     store = Store(Path(":memory:"))
     store.free_bytes_min = 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
-from coterie.wire.batches import decode_records, encode_transaction_marker, read_batch_header
+from coterie.wire.batches import decode_records_without_control, encode_transaction_marker, read_batch_header
 
 _COVERED_BY_CRC = slice(21, None)
 """The bytes of a batch that its checksum covers: all that follow the checksum."""
@@ -60,7 +60,7 @@ def decode_log_batch(data: bytes) -> LogBatch:
         )
         is_commit = data[_COVERED_BY_CRC] == commit_marker[_COVERED_BY_CRC]
     else:
-        label = decode_records(data)[0].value
+        label = decode_records_without_control(data)[0].value
     return LogBatch(
         base_offset=header.base_offset,
         last_offset=header.last_offset,
@@ -70,7 +70,7 @@ def decode_log_batch(data: bytes) -> LogBatch:
     )
 
 
-def read_committed_labels(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, int]]) -> list[bytes]:
+def labels_visible_to_read_committed(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, int]]) -> list[bytes]:
     """The labels of those of the fetched ``batches`` that a read_committed consumer does not drop. As in Kafka's
     consumer, an aborted transaction hides the batches of its producer id from the transaction's first offset to the
     next abort marker of this producer id.

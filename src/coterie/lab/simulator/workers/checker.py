@@ -5,7 +5,7 @@ from json import loads
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState, Write
 from coterie.herder.seams import TaskSpec
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
@@ -33,19 +33,19 @@ class WorkersChecker:
         self.processes: Mapping[str, WorkerProcess] = {}
         """The processes that have not ended, by name."""
 
-    def on_forged_configs_answered(self, process: WorkerProcess, answer: Answer) -> None:
+    def check_forged_configs_refused(self, process: WorkerProcess, answer: Answer) -> None:
         """Check that the leader ``process`` has refused forged task configs, if it must. ``answer`` is its response.
 
         :raises Violation: SIGNED.
         """
-        if isinstance(answer, Done) and self._are_requests_signed(process):
+        if isinstance(answer, SuccessWithoutContent) and self._are_requests_signed(process):
             raise Violation(Invariant.SIGNED, f"{process.name} accepts task configs that no worker has signed")
 
     def _are_requests_signed(self, process: WorkerProcess) -> bool:
         """Whether ``process`` must refuse task configs without a valid signature. Always True in this class."""
         return True
 
-    def on_process_exit(self, process: WorkerProcess, code: int) -> None:
+    def check_process_exit(self, process: WorkerProcess, code: int) -> None:
         """Check a process that exits with the exit code ``code``: if it drains, and was not ordered to end for another
         reason, the code must be 0, and the process must own no jobs and run no tasks.
 
@@ -58,7 +58,7 @@ class WorkersChecker:
                 f"and runs {sorted(map(str, process.running_tasks))}",
             )
 
-    def on_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
+    def count_and_check_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
         """Count the stop of a task that the herder of ``process`` orders, and check that it has a reason: the process
         is ending, the task is no longer assigned to it, or the task should no longer run with this config. ``spec`` is
         the running task; None if the task does not run, and then nothing is counted or checked.
@@ -77,7 +77,7 @@ class WorkersChecker:
                 f"{process.name} stops {task}, which is assigned to it and runs with its present config",
             )
 
-    def on_write_acknowledged(self, request: Write, process: WorkerProcess, since_offset: int) -> None:
+    def check_acknowledged_write(self, request: Write, process: WorkerProcess, since_offset: int) -> None:
         """Check that the change of ``request``, a user's request whose success ``process`` reports, is in the config
         log and that ``process`` has read it there. ``since_offset`` is the end of the log when the request was sent:
         the change must be at this offset or later.
@@ -106,7 +106,7 @@ class WorkersChecker:
             f"{process.name} reports the success of a change of {key}, but has not read this change in the config log",
         )
 
-    def on_config_append(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
+    def check_config_append(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
         """Check ``lines``, which are about to be appended to the config log for ``process``: if only the leader may
         append one of them, the last such line in the log must not come from another process that became the leader
         later. ``leadership`` is the leadership number of ``process`` when it ordered the append.
@@ -125,7 +125,7 @@ class WorkersChecker:
             )
         self._last_leader = (leadership, process.name)
 
-    def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
+    def check_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
         """Check that ``task``, which ``process`` is about to start, runs on no other process that may still be a member
         of the group and is not paused. Nothing is checked if ``process`` itself was removed from the group.
 
@@ -143,7 +143,7 @@ class WorkersChecker:
                     Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other_process.name} still runs"
                 )
 
-    def on_task_restart(self, process: WorkerProcess, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
+    def check_task_restart(self, process: WorkerProcess, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
         """Check that ``process`` may restart ``task``, whose query has died, at its present place: the process holds
         the task's checkpoint (``holds_checkpoint``), its lease has not ended, and no other member runs the task.
 
@@ -158,9 +158,9 @@ class WorkersChecker:
             raise Violation(
                 Invariant.RESTARTED_IN_PLACE, f"{process.name} restarts {task} {late_ms} ms after the end of its lease"
             )
-        self.on_task_start(process, task)
+        self.check_task_start(process, task)
 
-    def on_process_resume(self, process: WorkerProcess) -> None:
+    def check_process_resume(self, process: WorkerProcess) -> None:
         """Check ``process``, which is about to resume: if it may still be a member of the group, as after a short
         pause, no other process that may be a member runs one of its tasks.
 

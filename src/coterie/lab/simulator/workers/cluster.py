@@ -8,7 +8,7 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.workers.checker import WorkersChecker
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import Steps
+from coterie.lab.steps import MachineSteps
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.membership import Handover
 
@@ -24,7 +24,7 @@ class SharedByWorkers:
         config_log: ConfigLog,
         policy: RebalancePolicy,
         session_keys: SessionKeySettings,
-        steps: Steps,
+        steps: MachineSteps,
     ) -> None:
         self.world = world
         self.checker = checker

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import messages as herder
-from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.records import RecordKind, count_size_and_checksum
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process import WorkerProcess
@@ -14,7 +14,7 @@ FENCED = LogPosition(-1)
 """What an append returns in place of the end offset, if the worker has lost the right to append lines as the leader."""
 
 
-class ConfigClient:
+class ConfigLogClient:
     """The client of the config log in one process."""
 
     def __init__(
@@ -34,7 +34,7 @@ class ConfigClient:
         """The number that `ConfigLog.leader_opening_count` had at this process's last opening of the leader's log; 0 if
         it has not opened the log."""
 
-    def read_new_lines(self) -> None:
+    def feed_new_lines_to_herder(self) -> None:
         """Pass to the herder all lines of the config log that the herder has not received yet."""
         log = self._cluster.config_log
         lines = log.lines[self._process.herder.config.position :]
@@ -50,29 +50,29 @@ class ConfigClient:
             process.service,
             lambda call: call.respond(None),
             on_response=lambda _: (
-                process.call_after(read_delay_ms, self.read_new_lines)
+                process.call_after(read_delay_ms, self.feed_new_lines_to_herder)
                 if read_delay_ms
-                else process.deliver_callback(self.read_new_lines)
+                else process.call_now_or_on_resume(self.feed_new_lines_to_herder)
             ),
             on_failure=lambda _: process.call_after(500, self.poll_config_log),
         )
 
-    def begin_chore(self, chore: herder.FindConfigEnd | herder.OpenLeaderLog | herder.AppendConfigLines) -> None:
+    def begin_chore(self, chore: herder.FindConfigLogEnd | herder.OpenLeaderLog | herder.AppendConfigLines) -> None:
         """Begin ``chore``, which the herder has ordered; the herder receives the result as an event later."""
         match chore:
-            case herder.FindConfigEnd():
+            case herder.FindConfigLogEnd():
                 self.find_log_end(chore)
             case herder.OpenLeaderLog():
                 self.open_leader_log(chore)
             case herder.AppendConfigLines():
                 self.append_lines(chore)
 
-    def find_log_end(self, chore: herder.FindConfigEnd) -> None:
+    def find_log_end(self, chore: herder.FindConfigLogEnd) -> None:
         """Request the log's end offset from the broker, and pass it to the herder; None if the request fails."""
         self._call_broker(
             lambda: self._cluster.config_log.end_offset,
-            lambda end: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=end)),
-            lambda _: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=None)),
+            lambda end: self._feed_herder(herder.ConfigLogEndFound(purpose=chore.purpose, end_offset=end)),
+            lambda _: self._feed_herder(herder.ConfigLogEndFound(purpose=chore.purpose, end_offset=None)),
         )
 
     def open_leader_log(self, chore: herder.OpenLeaderLog) -> None:
@@ -99,13 +99,13 @@ class ConfigClient:
         """Append the lines of ``chore``, and pass the log's new end offset or the failure to the herder. After a
         failure the lines may have been appended, unless the failure says that this worker is fenced: another worker has
         opened the leader's log since."""
-        opening = None if chore.leader_log_opening is None else self._opening
-        leadership = self._process.leadership_number
+        opening = None if chore.leader_log_opening_number is None else self._opening
+        leadership = self._process.leadership_order_number
 
         def append() -> LogPosition:
             if opening is not None and opening != self._cluster.config_log.leader_opening_count:
                 return FENCED
-            self._cluster.checker.on_config_append(self._process, leadership, chore.lines)
+            self._cluster.checker.check_config_append(self._process, leadership, chore.lines)
             return self._append_and_record(chore.lines)
 
         def on_failure(reason: str, *, is_fenced: bool = False) -> None:
@@ -113,7 +113,7 @@ class ConfigClient:
                 herder.ConfigLinesAppendFailed(
                     purpose=chore.purpose,
                     reason=reason,
-                    leader_log_opening=chore.leader_log_opening,
+                    leader_log_opening_number=chore.leader_log_opening_number,
                     is_fenced=is_fenced,
                 )
             )
@@ -144,7 +144,7 @@ class ConfigClient:
         with the result of ``serve``, or ``on_failure`` with a reason. If ``serve`` has appended lines, every process
         polls the log."""
 
-        def serve_and_wake_readers(call: Call) -> None:
+        def serve_and_wake_readers(call: NetworkCall) -> None:
             end_before = self._cluster.config_log.end_offset
             call.respond(serve())
             if self._cluster.config_log.end_offset > end_before:
@@ -152,11 +152,11 @@ class ConfigClient:
 
         def on_response(end_offset: object) -> None:
             assert isinstance(end_offset, int)
-            self._process.deliver_callback(lambda: on_result(LogPosition(end_offset)))
+            self._process.call_now_or_on_resume(lambda: on_result(LogPosition(end_offset)))
 
         self._cluster.network.send_request(
             self._process.service,
             serve_and_wake_readers,
             on_response=on_response,
-            on_failure=lambda reason: self._process.deliver_callback(lambda: on_failure(reason)),
+            on_failure=lambda reason: self._process.call_now_or_on_resume(lambda: on_failure(reason)),
         )

@@ -70,7 +70,7 @@ class ConfigLog:
         connector = self._state.connector(name)
         return connector.incarnation if connector is not None else None
 
-    def connectors_without_published_tasks(self) -> list[ConnectorName]:
+    def connectors_with_outdated_task_configs(self) -> list[ConnectorName]:
         """The connectors with the target state STARTED whose task configs are outdated: not written since the
         connector's config last changed, or not as many as ``tasks.max``."""
         return [

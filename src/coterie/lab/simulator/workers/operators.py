@@ -7,13 +7,13 @@ from functools import partial
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
-from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature, SigningKey
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import sorted_by_name
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
-from coterie.lab.simulator.workers.worker import Worker
+from coterie.lab.simulator.workers.worker import SimWorker
 from coterie.nouns.jobs import ConnectorName
 
 FORGED_BODY = b"task configs"
@@ -23,7 +23,7 @@ FORGED_BODY = b"task configs"
 class Operators:
     """Sends the requests of operators in the simulation with one seed: drains, restarts, and forged task configs."""
 
-    def __init__(self, cluster: SharedByWorkers, live_processes: Mapping[str, Worker]) -> None:
+    def __init__(self, cluster: SharedByWorkers, live_processes: Mapping[str, SimWorker]) -> None:
         self._cluster = cluster
         self._live_processes = live_processes
         self._world = cluster.world
@@ -31,70 +31,80 @@ class Operators:
 
     def drain_random_worker(self) -> None:
         """Order a random worker to drain, if another worker remains that does not drain."""
-        candidates = [process for process in self._running_processes() if not process.is_draining]
-        if len(candidates) > 1:
-            self._send_order(self._rng.choice(candidates), "drain", DrainWorker)
+        process = self._choose_worker_to_drain()
+        if process is not None:
+            self._send_order(process, "drain", DrainWorker(worker=process.service))
 
     def uncordon_random_worker(self) -> None:
         """Order a random draining worker to end its drain, if there is one."""
-        draining = [process for process in self._running_processes() if process.is_draining]
+        draining = [process for process in self._running_unpaused_processes() if process.is_draining]
         if draining:
-            self._send_order(self._rng.choice(draining), "uncordon", UncordonWorker)
+            process = self._rng.choice(draining)
+            self._send_order(process, "uncordon", UncordonWorker(worker=process.service))
 
     def restart_random_worker(self) -> None:
         """Order a random worker to restart: its process relaunches itself, and the next process continues its
-        membership."""
-        running = self._running_processes()
-        if running:
-            self._send_order(self._rng.choice(running), "restart", RestartWorker)
+        membership. In 30 % of the cases, if another worker remains that does not drain, order one to move its jobs
+        first instead; the next process is a new member."""
+        if self._rng.random() < 0.3 and (process := self._choose_worker_to_drain()) is not None:
+            self._send_order(process, "restart-and-move", RestartWorker(worker=process.service, moves_jobs=True))
+        elif running := self._running_unpaused_processes():
+            process = self._rng.choice(running)
+            self._send_order(process, "restart", RestartWorker(worker=process.service))
 
-    def _send_order(self, process: Worker, order_name: str, order: type[WorkerOrder]) -> None:
+    def _choose_worker_to_drain(self) -> SimWorker | None:
+        """A random process that does not drain, if there is another one; otherwise None."""
+        candidates = [process for process in self._running_unpaused_processes() if not process.is_draining]
+        return self._rng.choice(candidates) if len(candidates) > 1 else None
+
+    def _send_order(self, process: SimWorker, order_name: str, order: WorkerOrder) -> None:
         """Send ``order`` to the worker of ``process``. If the worker accepts it, store in ``process`` that it drains,
         no longer drains, or is ending. ``order_name`` is the order's name in records."""
 
         def on_answer(answer: Answer) -> None:
-            is_done = isinstance(answer, Done)
+            is_done = isinstance(answer, SuccessWithoutContent)
             self._world.add_record(RecordKind.REQUESTED, process.name, order_name, is_done)
-            if order is RestartWorker:
-                process.is_ending = process.is_ending or is_done
-            elif order is DrainWorker:
-                process.is_draining = is_done
-            elif is_done:
-                process.is_draining = False
+            match order:
+                case DrainWorker() | RestartWorker(moves_jobs=True):
+                    process.is_draining = process.is_draining or is_done
+                case RestartWorker():
+                    process.is_ending = process.is_ending or is_done
+                case UncordonWorker():
+                    process.is_draining = process.is_draining and not is_done
 
-        process.deliver_callback(lambda: process.rest.send_to_herder(order(worker=process.service), on_answer))
+        process.call_now_or_on_resume(lambda: process.rest.send_to_herder(order, on_answer))
 
-    def forge_task_configs(self) -> None:
+    def send_forged_task_configs(self) -> None:
         """Send task configs for a random connector with a random forged signature to the leader. Does nothing if there
         is no connector, or no leader that must refuse them."""
-        names, leader = self._cluster.config_log.connector_names(), self._find_signing_leader()
+        names, leader = self._cluster.config_log.connector_names(), self._find_leader_requiring_signatures()
         if names and leader is not None:
             signature = self._rng.choice(self._forged_signatures(leader))
             self._send_forged_configs(leader, self._rng.choice(names), signature)
 
-    def forge_all_task_configs(self) -> None:
+    def send_all_forged_task_configs(self) -> None:
         """Send task configs for every connector, once with every forged signature, to the leader. Does nothing if there
         is no leader that must refuse them."""
-        leader = self._find_signing_leader()
+        leader = self._find_leader_requiring_signatures()
         if leader is None:
             return
         for name in self._cluster.config_log.connector_names():
             for signature in self._forged_signatures(leader):
                 self._send_forged_configs(leader, name, signature)
 
-    def _find_signing_leader(self) -> Worker | None:
+    def _find_leader_requiring_signatures(self) -> SimWorker | None:
         """The process of the leader, if it runs without a pause, has its assignment, and the group's protocol signs
         requests; otherwise None. With another protocol a leader accepts task configs from any sender."""
-        for process in self._running_processes():
+        for process in self._running_unpaused_processes():
             if (
                 process.herder.place.is_leader
-                and process.herder.place.is_settled
+                and process.herder.place.has_current_assignment
                 and protocol_of(process.herder).are_requests_signed(process.herder)
             ):
                 return process
         return None
 
-    def _forged_signatures(self, leader: Worker) -> Sequence[Signature | None]:
+    def _forged_signatures(self, leader: SimWorker) -> Sequence[Signature | None]:
         """The signatures of forged requests: None for a request without a signature; a valid signature of another body,
         like one copied from another request; and a signature with another key. Only None if ``leader`` has read no
         session key."""
@@ -108,13 +118,13 @@ class Operators:
             replace(signing, key=self._rng.randbytes(32)).signature(FORGED_BODY),
         )
 
-    def _send_forged_configs(self, leader: Worker, name: ConnectorName, signature: Signature | None) -> None:
+    def _send_forged_configs(self, leader: SimWorker, name: ConnectorName, signature: Signature | None) -> None:
         """Send task configs for the connector ``name`` with ``signature`` to ``leader``; the checker receives the
         response."""
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
-        leader.rest.send_to_herder(request, partial(self._cluster.checker.on_forged_configs_answered, leader))
+        leader.rest.send_to_herder(request, partial(self._cluster.checker.check_forged_configs_refused, leader))
 
-    def _running_processes(self) -> list[Worker]:
+    def _running_unpaused_processes(self) -> list[SimWorker]:
         """The processes that have not ended, are not paused, and were not ordered to end, sorted by name."""
         return [
             process for process in sorted_by_name(self._live_processes) if not (process.is_paused or process.is_ending)

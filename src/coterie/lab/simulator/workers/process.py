@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 from coterie.herder.seams import TaskSpec
-from coterie.herder.state import Herder
+from coterie.herder.state import Drain, Herder
 from coterie.lab.simulator.sim_process import SimProcess
 from coterie.lab.simulator.workers.settings import WorkerSetup
 from coterie.lab.simulator.world import World
@@ -32,12 +32,18 @@ class WorkerProcess(SimProcess, ABC):
         """Whether the process was ordered to shut down or to relaunch itself, or the group has refused its membership
         permanently."""
         self.is_draining = False
-        """Whether the worker was ordered to drain: to release its jobs and then to leave permanently."""
+        """Whether the worker was ordered to drain: to release its jobs and then to leave, permanently or until it has
+        relaunched itself."""
         self.resumed_at_ms = 0
         """When the process last resumed after a pause; 0 if it was never paused."""
         self.assigned_jobs: Jobs = NO_JOBS
         """The jobs that the worker owns by the assignments that it has received; none after a loss of the
         membership."""
+
+    @property
+    def returns_after_drain(self) -> bool:
+        """Whether the process will relaunch itself at the end of its drain, and then join as a new member."""
+        return self.herder.lifecycle.drain == Drain(relaunches=True)
 
     @property
     @abstractmethod
@@ -58,7 +64,7 @@ class WorkerProcess(SimProcess, ABC):
 
     @property
     @abstractmethod
-    def leadership_number(self) -> int:
+    def leadership_order_number(self) -> int:
         """A number that orders the leaderships of the group: of two processes that act as the leader, the one that
         became the leader earlier has the lower number. In a classic group the last generation that the process has
         received (-1 before the first); in a connect group the leader epoch, 0 when the process is no member."""

@@ -14,13 +14,13 @@ from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.operators import Operators
 from coterie.lab.simulator.workers.users import CONNECTOR_NAMES, ConnectorUsers
-from coterie.lab.simulator.workers.worker import Worker
+from coterie.lab.simulator.workers.worker import SimWorker
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import Handover
 
 WORKER_NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
 """The names of the workers; a seed has the first few of them."""
-WorkerT = TypeVar("WorkerT", bound=Worker)
+WorkerT = TypeVar("WorkerT", bound=SimWorker)
 
 
 class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
@@ -34,8 +34,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self.users = ConnectorUsers(cluster, self.live_processes)
         self.operators = Operators(cluster, self.live_processes)
         cluster.on_process_failed = self._schedule_restart
-        cluster.on_worker_drained = self._on_drained
-        cluster.relaunch = self._relaunch
+        cluster.on_worker_drained = self._maybe_restart_drained_worker
+        cluster.relaunch = self._start_relaunched_process
         self._workers_to_start_later: list[str] = []
         """The workers that have not started yet. `_start_next_worker` starts the last one in the list."""
 
@@ -46,24 +46,24 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._workers_to_start_later = list(self._services[self._rng.randint(1, len(self._services)) :])
         weight_by_fault = {
             self._pause_random_process: 4,
-            self._starve_host: 2,
+            self._overload_random_host: 2,
             self._drop_large_messages: 2,
             self._kill_random_process: 4,
-            self._kill_several: 1,
+            self._kill_several_processes: 1,
             self._kill_leader: 2,
             self._shut_down_random_worker: 2,
             self.kill_random_process_permanently: 1,
             self._start_second_process: 2,
             self._start_next_worker: 3,
             self._delay_random_config_reads: 2,
-            self._end_random_query: 4,
-            self._take_checkpoints_away: 2,
+            self._let_random_query_die: 4,
+            self._let_task_starts_fail: 2,
             **faults_of_protocol,
-            self._change_claims: 2,
+            self._restart_with_random_claims: 2,
             self.operators.drain_random_worker: 6,
             self.operators.uncordon_random_worker: 2,
             self.operators.restart_random_worker: 2,
-            self.operators.forge_task_configs: 1,
+            self.operators.send_forged_task_configs: 1,
             self.users.put_random_connector: 3,
             self.users.put_connector_burst: 1,
             self.users.delete_connector_burst: 1,
@@ -102,7 +102,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         fault, and begin the checks of every second."""
         for name in self._services:
             if name not in self._workers_to_start_later:
-                self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service, name))
+                self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service_if_missing, name))
         for number, connector in enumerate(CONNECTOR_NAMES[: self._rng.randint(1, len(CONNECTOR_NAMES))]):
             self._world.call_after(
                 6_000 + 50 * number, partial(self.users.put_connector, connector, self._rng.randint(1, 6))
@@ -115,7 +115,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._cluster.checker.check_expired_processes_stopped()
         self._world.call_after(1_000, self._check_every_second)
 
-    def end_process_faults(self) -> None:
+    def end_process_faults_with_crash(self) -> None:
         """Resume paused processes, start each worker that has no process or one that is ending, except those in
         ``_never_restarted``, create a connector later if there is none, and crash the coordinator once more."""
         self._cluster.config_read_delay_ms.clear()
@@ -126,15 +126,15 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         for name in self._services:
             newest = newest_process(self.live_processes, name)
             if (newest is None or newest.is_ending) and name not in self._never_restarted:
-                self._prepare_last_start(name)
-                self.start_service(name)
+                self._prepare_start_after_faults(name)
+                self.start_service_if_missing(name)
         if not self._cluster.config_log.connector_names():
             self._world.call_after(
                 6_000, partial(self.users.put_connector, CONNECTOR_NAMES[0], self._rng.randint(1, 6))
             )
-        self._infrastructure_faults.crash_coordinator()
+        self._infrastructure_faults.crash_and_restart_coordinator()
 
-    def _prepare_last_start(self, name: str) -> None:
+    def _prepare_start_after_faults(self, name: str) -> None:
         """Called before the worker ``name`` starts after the last fault. Does nothing in this class."""
 
     def delay_leader_config_reads(self) -> None:
@@ -156,13 +156,13 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         and ``process`` does not end itself because of that, it is killed in the next 3 s."""
         if not (process.is_alive and process.is_paused):
             return
-        self._cluster.checker.on_process_resume(process)
+        self._cluster.checker.check_process_resume(process)
         super()._resume_process(process)
         if newest_process(self.live_processes, process.service) is not process and not self._ends_if_replaced(process):
             # It was replaced while it was paused; the operator ends it as soon as it can be reached again.
             self._world.call_after(self._rng.randint(1, 3_000), partial(self._kill_replaced, process))
 
-    def _starve_host(self) -> None:
+    def _overload_random_host(self) -> None:
         """Overload the host of a random process: for 1.5 s responses arrive late, then the process pauses, then it
         resumes while its link is still cut.
 
@@ -172,7 +172,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         process = self._random_process()
         if process is None or process.is_paused:
             return
-        link = self._cluster.network.link_of(process.service)
+        link = self._cluster.network.find_or_add_link_faults(process.service)
         link.delayed_until_ms[Direction.TO_WORKER] = self._world.now_ms + 1_500
         pause_ms, cut_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
         self._world.call_after(1_200, partial(self._pause_for, process, pause_ms, cut_ms=cut_ms))
@@ -180,21 +180,23 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
     def _drop_large_messages(self) -> None:
         """Let the link of a random worker lose large messages, for 8 or 20 s."""
         name = self._rng.choice(self._services)
-        link = self._cluster.network.link_of(name)
+        link = self._cluster.network.find_or_add_link_faults(name)
         link.drops_large_messages = True
         self._world.add_record(RecordKind.NARROW, name)
 
         def end_losses() -> None:
             link.drops_large_messages = False
 
-        self._world.call_after(self._rng.choice((8_000, 20_000)), end_losses)
+        self._infrastructure_faults.ends.end_after(
+            self._rng.choice((8_000, 20_000)), ("large messages", name), end_losses
+        )
 
     def _kill_replaced(self, process: WorkerT) -> None:
         """Kill ``process``, which a newer process of its worker has replaced, unless it has ended. Start the worker if
         it then has no process."""
         if process.is_alive:
             process.kill(RecordKind.REPLACED)
-            self.start_service(process.service)  # if no other process of the worker runs by now
+            self.start_service_if_missing(process.service)  # if no other process of the worker runs by now
 
     def _start_second_process(self) -> None:
         """Start a second process of a random worker, as an operator does on another host when the first process cannot
@@ -210,7 +212,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._world.call_after(self._rng.choice((2_000, 8_000, 20_000)), partial(self._resume_process, process))
         self._start_process(process.service)
 
-    def _kill_several(self) -> None:
+    def _kill_several_processes(self) -> None:
         """Kill two or three random processes; their workers start again some time later."""
         for _ in range(self._rng.randint(2, 3)):
             self._kill_random_process()
@@ -234,7 +236,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
     def _start_next_worker(self) -> None:
         """Start one of the workers that have not started yet, if there is one."""
         if self._workers_to_start_later:
-            self.start_service(self._workers_to_start_later.pop())
+            self.start_service_if_missing(self._workers_to_start_later.pop())
 
     def _delay_random_config_reads(self) -> None:
         """Delay the reads of the config log by a random worker by 0.5 to 9 s, for 1 to 30 s."""
@@ -250,20 +252,20 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         def end_delay() -> None:
             self._cluster.config_read_delay_ms.pop(name, None)
 
-        self._world.call_after(lasts_ms, end_delay)
+        self._infrastructure_faults.ends.end_after(lasts_ms, ("config reads", name), end_delay)
 
-    def _end_random_query(self) -> None:
+    def _let_random_query_die(self) -> None:
         """Let the query of a random task of a random process die; in 20 % of the cases because another worker has taken
         over the task's checkpoint. In 30 % of the cases the process pauses soon after this."""
         process = self._random_process()
-        if process is None or process.is_paused or not (tasks := process.runtime.tasks_that_may_die()):
+        if process is None or process.is_paused or not (tasks := process.runtime.restartable_running_tasks()):
             return
-        process.runtime.end_query(self._rng.choice(tasks), holds_checkpoint=self._rng.random() < 0.8)
+        process.runtime.let_query_die(self._rng.choice(tasks), holds_checkpoint=self._rng.random() < 0.8)
         if self._rng.random() < 0.3:
             pause_ms = self._rng.choice((2_000, 5_000, 8_000))
             self._world.call_after(self._rng.randint(1, 200), partial(self._pause_for, process, pause_ms))
 
-    def _take_checkpoints_away(self) -> None:
+    def _let_task_starts_fail(self) -> None:
         """For 0.5 to 10 s, let starts of tasks fail on all workers. Not affected are running tasks, restarts after
         the death of a query, and starts of tasks that the herder would not start again."""
         lasts_ms = self._rng.choice((500, 2_000, 10_000))
@@ -279,7 +281,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             if cut_ms:
                 self._infrastructure_faults.cut_link(process.service, pause_ms + cut_ms)
 
-    def _change_claims(self) -> None:
+    def _restart_with_random_claims(self) -> None:
         """Set random claims, or no claims, for a random worker, and restart the worker."""
         claims = self._random_claims() if self._rng.random() < 0.6 else None
         self._restart_with_settings(self._rng.choice(self._services), claims=claims)
@@ -293,9 +295,9 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         process = newest_process(self.live_processes, name)
         if process is not None and not process.is_paused:
             process.shut_down()
-            self._world.call_after(self._rng.choice((500, 3_000)), lambda: self.start_service(name))
+            self._world.call_after(self._rng.choice((500, 3_000)), lambda: self.start_service_if_missing(name))
 
-    def _on_drained(self, service: str) -> None:
+    def _maybe_restart_drained_worker(self, service: str) -> None:
         """Schedule the restart of the worker ``service``, which has drained and left, or never restart it. During the
         faults about 70 % are restarted, after the faults none; the last worker that may still be restarted always
         is."""
@@ -306,7 +308,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         else:
             self._schedule_restart(service)
 
-    def _relaunch(self, service: str, handover: Handover | None) -> None:
+    def _start_relaunched_process(self, service: str, handover: Handover | None) -> None:
         """Start the next process of the worker ``service``, unless another process of this worker runs. It continues
         the membership ``handover``; None: it joins as a new member."""
         if newest_process(self.live_processes, service) is None:
@@ -315,9 +317,11 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
     def _schedule_restart(self, service: str) -> None:
         in_ms = self._rng.choice((1_000, 4_000, 9_000, 30_000))
         # A worker that ends after the last fault starts again before the check for a settled group.
-        self._world.call_after(1_000 if self._have_faults_ended else in_ms, lambda: self.start_service(service))
+        self._world.call_after(
+            1_000 if self._have_faults_ended else in_ms, lambda: self.start_service_if_missing(service)
+        )
 
-    def start_service(self, service: str) -> None:
+    def start_service_if_missing(self, service: str) -> None:
         """Start a process of the worker ``service``, unless one runs, ``service`` is in ``_never_restarted``, or it is
         in the list of the workers that have not started yet. If its process is ending, try again every 0.5 s."""
         if service in self._never_restarted or service in self._workers_to_start_later:
@@ -327,4 +331,4 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._start_process(service)
         elif process.is_ending:
             # The worker's previous process has not ended yet.
-            self._world.call_after(500, lambda: self.start_service(service))
+            self._world.call_after(500, lambda: self.start_service_if_missing(service))

@@ -6,9 +6,9 @@ from typing import Self
 from coterie.herder import messages as herder
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import PutTaskConfigs
-from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.workers.settings import REQUEST_TIMEOUT_MS
@@ -48,7 +48,7 @@ class RestEndpoints:
         """Pass ``reply``, a response of the herder, to the sender of the request."""
         self._answer_callbacks.pop(reply.id)(reply.answer)
 
-    def publish_task_configs(self, chore: herder.PublishTaskConfigs) -> None:
+    def publish_task_configs(self, chore: herder.SendTaskConfigsToLeader) -> None:
         """Send the task configs of ``chore``, signed if ``chore`` has a key, to the leader's internal endpoint, over
         the leader's link, which may be faulty. The herder receives the result as an event later; the lack of a
         response in time, or of a running leader, is a refusal."""
@@ -61,21 +61,26 @@ class RestEndpoints:
                 refusal=refusal,
                 is_signature_refused=forbidden,
             )
-            process.deliver_callback(lambda: self._feed_herder(task_configs_published))
+            process.call_now_or_on_resume(lambda: self._feed_herder(task_configs_published))
 
         leader = self._endpoints_of(chore.leader_url)
         if leader is None:
             process.call_after(50, lambda: report_result("connection refused"))
             return
 
-        def serve(call: Call) -> None:
+        def serve(call: NetworkCall) -> None:
             body = repr(chore.configs).encode()
             signature = chore.signing_key.signature(body) if chore.signing_key is not None else None
-            request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
-            leader._process.deliver_callback(lambda: leader.send_to_herder(request, call.respond))
+            request = PutTaskConfigs(
+                connector=chore.connector,
+                configs=chore.configs,
+                signature=signature,
+                incarnation=chore.incarnation,
+            )
+            leader._process.call_now_or_on_resume(lambda: leader.send_to_herder(request, call.respond))
 
         def on_response(answer: object) -> None:
-            assert isinstance(answer, Done | RequestRefused)
+            assert isinstance(answer, SuccessWithoutContent | RequestRefused)
             if isinstance(answer, RequestRefused):
                 report_result(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
             else:

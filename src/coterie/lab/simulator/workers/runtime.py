@@ -50,13 +50,13 @@ class SimTaskRuntime:
         self._process.running_tasks.clear()
         self._specs_with_checkpoint.clear()
 
-    def tasks_that_may_die(self) -> list[ConnectorTaskId]:
+    def restartable_running_tasks(self) -> list[ConnectorTaskId]:
         """The tasks whose queries a fault may let die: they run, are not being stopped, and the herder will restart
         them. Sorted."""
         running_tasks = sorted(self._process.running_tasks.keys() - self._stopping_tasks)
-        return [task for task in running_tasks if self._may_fail(task)]
+        return [task for task in running_tasks if self._would_be_restarted(task)]
 
-    def end_query(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
+    def let_query_die(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
         """Let the query of the running ``task`` die, and report that to the herder. With ``holds_checkpoint`` False the
         reason is that another worker has taken over the task's checkpoint."""
         self._process.world.add_record(RecordKind.QUERY_DIES, self._process.name, str(task), holds_checkpoint)
@@ -71,14 +71,14 @@ class SimTaskRuntime:
 
     def _start_task(self, spec: TaskSpec) -> None:
         self._record_task(RecordKind.TASK_STARTS, spec.task)
-        self._checker.on_task_start(self._process, spec.task)
-        if self._process.world.now_ms < self._cluster.task_starts_fail_until_ms and self._may_fail(spec.task):
-            self._fail_start(spec.task)
+        self._checker.check_task_start(self._process, spec.task)
+        if self._process.world.now_ms < self._cluster.task_starts_fail_until_ms and self._would_be_restarted(spec.task):
+            self._report_failed_start_later(spec.task)
             return
         self._specs_with_checkpoint[spec.task] = spec
         self._run_query(spec)
 
-    def _fail_start(self, task: ConnectorTaskId) -> None:
+    def _report_failed_start_later(self, task: ConnectorTaskId) -> None:
         """Report to the herder, up to 600 ms later, that the start of ``task`` has failed."""
         self._record_task(RecordKind.TASK_START_FAILS, task)
         self._failure_count_by_task[task] += 1
@@ -87,14 +87,14 @@ class SimTaskRuntime:
 
     def _restart_task(self, task: ConnectorTaskId) -> None:
         self._record_task(RecordKind.TASK_RESTARTS, task)
-        self._checker.on_task_restart(self._process, task, holds_checkpoint=task in self._specs_with_checkpoint)
+        self._checker.check_task_restart(self._process, task, holds_checkpoint=task in self._specs_with_checkpoint)
         self._run_query(self._specs_with_checkpoint[task])
 
     def _stop_task(self, task: ConnectorTaskId, grace_ms: int) -> None:
         self._process.world.add_record(RecordKind.TASK_STOPS, self._process.name, str(task), grace_ms)
-        self._checker.on_task_stop(self._process, self._process.running_tasks.get(task))
+        self._checker.count_and_check_task_stop(self._process, self._process.running_tasks.get(task))
         self._stopping_tasks.add(task)
-        self._process.call_after(self._rng.randint(5, max(grace_ms, 5)), partial(self._report_stopped, task))
+        self._process.call_after(self._rng.randint(5, max(grace_ms, 5)), partial(self._end_task_and_report, task))
 
     def _run_query(self, spec: TaskSpec) -> None:
         """Begin to run the task's query; up to 600 ms later, report to the herder that the task has started."""
@@ -112,7 +112,7 @@ class SimTaskRuntime:
             del self._failure_count_by_task[spec.task]
             self._feed_herder(TaskProgressed(task=spec.task, batch_id=0, input_rows=1))
 
-    def _report_stopped(self, task: ConnectorTaskId) -> None:
+    def _end_task_and_report(self, task: ConnectorTaskId) -> None:
         """End the task, give up its checkpoint, and report to the herder that the task has stopped."""
         self._process.running_tasks.pop(task, None)  # absent if its query has died or the runtime has closed
         self._specs_with_checkpoint.pop(task, None)
@@ -121,7 +121,7 @@ class SimTaskRuntime:
         self._record_task(RecordKind.TASK_STOPPED, task)
         self._feed_herder(herder.TaskStopped(task=task))
 
-    def _may_fail(self, task: ConnectorTaskId) -> bool:
+    def _would_be_restarted(self, task: ConnectorTaskId) -> bool:
         """Whether the herder will restart ``task`` after one more failed start or dead query."""
         return self._failure_count_by_task[task] < DEFAULT_RESTART_POLICY.restarts_max
 

@@ -35,7 +35,7 @@ UNSIGNED_WAIT_MS = 5_000
 task configs that it accepts."""
 
 
-class WorkersSettledChecks(ABC, Generic[WorkerT]):
+class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
     """The checks after the last fault in the simulation with one seed. The public methods advance the simulated
     time."""
 
@@ -81,7 +81,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     # -- settling -----------------------------------------------------------------------------------------------------
 
-    def wait_until_settled(self) -> None:
+    def run_until_settled_and_check(self) -> None:
         """Run until the workers have been settled for a session timeout without a rebalance or a start of a task; then
         check the claims, the balance and the configs of the running tasks.
 
@@ -132,13 +132,13 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
         """
         if self._are_requests_signed:
             self._world.add_record(RecordKind.FORGED)
-            self._faults.operators.forge_all_task_configs()
+            self._faults.operators.send_all_forged_task_configs()
             self._world.run_until(self._world.now_ms + UNSIGNED_WAIT_MS)
 
     def _generation_and_start_count(self) -> tuple[int, int]:
         """The group's generation or epoch, and the number of starts of the tasks that the running workers have now. A
         rebalance changes the first, a restarted task the second."""
-        starts = sum(run.starts for process in self._processes for run in process.herder.work.task_runs.values())
+        starts = sum(run.starts for process in self._processes for run in process.herder.work.local_tasks.values())
         return self._group_epoch, starts
 
     def _unsettled_reason(self) -> str | None:
@@ -175,7 +175,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
                 f"no worker owns {job_list_text(assignable - owned)}; a worker owns, but must not, "
                 f"{job_list_text(owned - assignable)}"
             )
-        if unpublished := [name for name in log.connectors_without_published_tasks() if name in owned.connectors]:
+        if unpublished := [name for name in log.connectors_with_outdated_task_configs() if name in owned.connectors]:
             return f"the task configs of {unpublished} are not written"
         if (reason := self._awaited_round_reason()) is not None:
             return reason

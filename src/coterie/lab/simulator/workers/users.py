@@ -11,7 +11,7 @@ from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.settings import worker_name_of
-from coterie.lab.simulator.workers.worker import Worker
+from coterie.lab.simulator.workers.worker import SimWorker
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
@@ -24,7 +24,7 @@ BURST_CONNECTORS = tuple(f"burst-{number}" for number in range(6))
 class ConnectorUsers:
     """Sends the requests of users in the simulation with one seed: they create, change, pause and delete connectors."""
 
-    def __init__(self, cluster: SharedByWorkers, live_processes: Mapping[str, Worker]) -> None:
+    def __init__(self, cluster: SharedByWorkers, live_processes: Mapping[str, SimWorker]) -> None:
         self._cluster = cluster
         self._live_processes = live_processes
         self._world = cluster.world
@@ -79,7 +79,7 @@ class ConnectorUsers:
         if processes := sorted_by_name(self._live_processes):
             self._send_following_leader(self._rng.choice(processes), request, forwards_left=2)
 
-    def _send_following_leader(self, process: Worker, request: Write, *, forwards_left: int) -> None:
+    def _send_following_leader(self, process: SimWorker, request: Write, *, forwards_left: int) -> None:
         """Send ``request`` to ``process``, and let the checker check a success. If the response is that another worker
         is the leader, send the request to that worker, ``forwards_left`` times at most. After another refusal the
         request is not sent again."""
@@ -88,7 +88,7 @@ class ConnectorUsers:
 
         def on_answer(answer: Answer) -> None:
             if not isinstance(answer, RequestRefused):
-                self._cluster.checker.on_write_acknowledged(request, process, log_end_at_request)
+                self._cluster.checker.check_acknowledged_write(request, process, log_end_at_request)
             elif answer.problem is Problem.NOT_LEADER and answer.redirect_url is not None and forwards_left:
                 leader = newest_process(self._live_processes, worker_name_of(answer.redirect_url))
                 if leader is not None:

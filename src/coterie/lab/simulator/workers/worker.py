@@ -14,11 +14,11 @@ from coterie.herder import messages as herder
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.state import Herder
 from coterie.herder.timers import Timer
-from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
-from coterie.lab.simulator.workers.config_client import ConfigClient
+from coterie.lab.simulator.workers.config_client import ConfigLogClient
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.workers.rest import RestEndpoints
 from coterie.lab.simulator.workers.runtime import SimTaskRuntime
@@ -32,7 +32,7 @@ from coterie.nouns.membership import (
     LeaveAndRejoin,
     MembershipOrder,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     SetWorkerState,
@@ -40,7 +40,7 @@ from coterie.nouns.membership import (
 )
 
 
-class Worker(WorkerProcess):
+class SimWorker(WorkerProcess):
     """One process of a worker: the real herder with its simulated shells. A subclass adds its member of the group."""
 
     def __init__(
@@ -55,15 +55,16 @@ class Worker(WorkerProcess):
         self.cluster = cluster
         self.rest = RestEndpoints(self, cluster, self.feed_herder, self._endpoints_of_url)
         self.runtime = SimTaskRuntime(self, cluster, self.feed_herder)
-        self.config_client = ConfigClient(self, cluster, self.feed_herder, self._wake_config_log_readers)
+        self.config_client = ConfigLogClient(self, cluster, self.feed_herder, self._wake_config_log_readers)
         self.herder_timers = SimTimers[Timer](
-            self.world, lambda timer: self.deliver_callback(lambda: self.feed_herder(herder.TimerFired(timer=timer)))
+            self.world,
+            lambda timer: self.call_now_or_on_resume(lambda: self.feed_herder(herder.TimerFired(timer=timer))),
         )
 
     def _start_herder(self) -> None:
         """Let the herder read the config log now; up to 1.5 s later, report to the herder that its task runtime is
         open."""
-        self.config_client.read_new_lines()
+        self.config_client.feed_new_lines_to_herder()
         self.call_after(
             self.world.rng.randint(50, 1_500),
             lambda: self.feed_herder(herder.RuntimeOpened(wall_clock_ms=self.world.now_ms)),
@@ -78,7 +79,7 @@ class Worker(WorkerProcess):
         """Compute a target assignment as ``chore`` orders; the herder receives the result as an event later."""
 
     @abstractmethod
-    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+    def _check_listener_news(self, effect: herder.NotifyRebalanceListeners) -> None:
         """Called when the herder orders that the listeners of this worker's rebalances be notified of jobs that were
         assigned, revoked or lost."""
 
@@ -105,7 +106,7 @@ class Worker(WorkerProcess):
         """Order a clean shutdown, as SIGTERM does."""
         self.is_ending = True
         self._add_process_record(RecordKind.SHUT_DOWN)
-        self.deliver_callback(lambda: self.feed_herder(herder.ShutdownOrdered(reason="SIGTERM")))
+        self.call_now_or_on_resume(lambda: self.feed_herder(herder.ShutdownOrdered(reason="SIGTERM")))
 
     # -- other workers ------------------------------------------------------------------------------------------------
 
@@ -124,7 +125,7 @@ class Worker(WorkerProcess):
 
     def feed_herder(self, event: herder.Event) -> None:
         """Step the herder with ``event``, and perform its effects, unless the process ends meanwhile."""
-        with MachineCheck("herder"):
+        with MachineAssertionsAsViolations("herder"):
             output = self.cluster.steps.step_herder(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
@@ -138,7 +139,7 @@ class Worker(WorkerProcess):
                 | herder.CancelTimer()
                 | herder.WriteLogMessage()
                 | herder.StopConnector()
-                | herder.EndTaskStart()
+                | herder.AbortTaskStart()
                 | herder.SetLoggerLevel()
             ):
                 self._perform_instant_effect(effect)
@@ -159,11 +160,15 @@ class Worker(WorkerProcess):
             case Rejoin() | SendAssignments():
                 self._pass_order_to_member(effect)
             case (
-                SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership() | ConfirmLeadership()
+                SetConfiguredJobs()
+                | InstallTarget()
+                | RequestGroupDescription()
+                | SuspendMembership()
+                | ConfirmLeadership()
             ):
                 self._pass_order_to_member(effect)
-            case herder.NotifyListeners():
-                self._notify_listeners(effect)
+            case herder.NotifyRebalanceListeners():
+                self._check_listener_news(effect)
             case herder.Exit():
                 self._exit_process(effect)
             case chore:
@@ -175,7 +180,7 @@ class Worker(WorkerProcess):
         | herder.CancelTimer
         | herder.WriteLogMessage
         | herder.StopConnector
-        | herder.EndTaskStart
+        | herder.AbortTaskStart
         | herder.SetLoggerLevel,
     ) -> None:
         """Perform an effect that takes no time and is not recorded."""
@@ -186,7 +191,7 @@ class Worker(WorkerProcess):
                 self.herder_timers.cancel(timer)
             case herder.WriteLogMessage(text=text):
                 self.world.add_to_trace(f"{self.name}: {text}")
-            case herder.StopConnector() | herder.EndTaskStart():
+            case herder.StopConnector() | herder.AbortTaskStart():
                 pass  # In this simulation a split keeps no state, and every start ends soon.
             case herder.SetLoggerLevel():
                 pass  # All simulated workers share one process's loggers.
@@ -195,7 +200,7 @@ class Worker(WorkerProcess):
         """Check the exit, and end the process as ``exit_order`` says. Then its worker is relaunched up to 1.5 s later,
         or its end is reported as that of a drained worker or as a failure (`SharedByWorkers`); after a clean shutdown
         nothing follows."""
-        self.cluster.checker.on_process_exit(self, exit_order.exit_code)
+        self.cluster.checker.check_process_exit(self, exit_order.exit_code)
         self.kill(RecordKind.EXITS, exit_order.exit_code, exit_order.relaunches)
         self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
         if exit_order.relaunches:
@@ -217,16 +222,17 @@ class Worker(WorkerProcess):
             case herder.SplitConnector(connector=connector, config=config, config_line_offset=config_line_offset):
                 self._add_process_record(RecordKind.SPLITS, connector, config_line_offset)
                 task_configs = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
-                connector_split = herder.ConnectorSplit(
+                connector_split = herder.SplitSucceeded(
                     connector=connector, config_line_offset=config_line_offset, task_configs=task_configs
                 )
                 self.call_after(rng.randint(5, 300), lambda: self.feed_herder(connector_split))
             case herder.ValidateConfig(id=request_id):
                 valid = ConfigInfos(connector_class="", configs=())
                 self.call_after(
-                    rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=request_id, infos=valid))
+                    rng.randint(1, 50),
+                    lambda: self.feed_herder(herder.ConfigValidationCompleted(id=request_id, infos=valid)),
                 )
-            case herder.PublishTaskConfigs(
+            case herder.SendTaskConfigsToLeader(
                 connector=connector, leader_url=url, configs=configs, signing_key=signing_key
             ):
                 self._add_process_record(RecordKind.PUBLISHES, connector, url, len(configs), signing_key is not None)
@@ -238,9 +244,9 @@ class Worker(WorkerProcess):
                     rng.randint(1, 20),
                     lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_clock_ms=self.world.now_ms)),
                 )
-            case herder.FindConfigEnd() | herder.OpenLeaderLog() | herder.AppendConfigLines():
+            case herder.FindConfigLogEnd() | herder.OpenLeaderLog() | herder.AppendConfigLines():
                 self.config_client.begin_chore(chore)
-            case herder.AppendStatuses(lines=lines):
+            case herder.AppendStatusLines(lines=lines):
                 self._add_process_record(RecordKind.STATUSES, *map(_status_text, lines))
                 self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusAppendEnded()))
             case herder.CloseRequestIntake() | herder.CloseRuntime():
@@ -249,9 +255,9 @@ class Worker(WorkerProcess):
                 self._compute_target(chore)
             case (
                 Leave()
-                | herder.FinishCheckpointGeneration()
+                | herder.CreateNextCheckpointGeneration()
                 | herder.AskPlugins()
-                | herder.ReadOffsets()
+                | herder.ReadConnectorOffsets()
                 | herder.ApplyOffsetChange()
             ):
                 raise AssertionError(

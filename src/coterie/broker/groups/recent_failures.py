@@ -1,0 +1,44 @@
+"""The recent failures of one group's host: the pause before the next reload, and the failures that are logged."""
+
+from coterie.broker.log_rate_limit import LogRateLimit, kind_of_error
+from coterie.wire.errors import KafkaRefusal
+
+_PAUSE_S = 0.5
+"""The pause after the second of several close failures; it doubles with each further one."""
+_PAUSE_MAX_S = 2.0
+"""The longest pause. On a full disk, each request that writes makes its group reload. A longer pause would keep the
+heartbeats of other members from the coordinator, and workers begin to stop their tasks at 2/3 of the session timeout,
+which is 4 s for the shortest one."""
+_CLOSE_S = 60.0
+"""A failure is close to the failure before it if it comes less than this after it."""
+
+
+class RecentFailures:
+    """Counts the failures of one group that follow one another closely. The first is followed by no pause. A bug may
+    recur after each reload: without a pause, the host would reload the group in a busy loop."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        """The number of failures each of which was close to the one before it."""
+        self._failed_at_s: float | None = None
+        """When the last failure came, a monotonic time; None if there was none."""
+        self._pause_s = 0.0
+        self._log_limit = LogRateLimit()
+
+    def add(self, error: BaseException, *, now_s: float) -> int | None:
+        """Count the failure ``error`` at the monotonic time ``now_s``. Returns how many failures of its kind were not
+        logged since the last that was. None: ``error`` must not be logged either, because one of its kind was logged
+        less than a minute ago."""
+        # A refused append is no failure of the broker: its transaction was ended first. This may happen to several
+        # producers at once.
+        if not isinstance(error, KafkaRefusal):
+            is_close = self._failed_at_s is not None and now_s - self._failed_at_s < _CLOSE_S
+            self._count = self._count + 1 if is_close else 1
+            self._pause_s = min(_PAUSE_S * 2 ** min(self._count - 2, 16), _PAUSE_MAX_S) if self._count > 1 else 0.0
+            self._failed_at_s = now_s
+        return self._log_limit.take_suppressed_count_if_allowed(kind_of_error(error), now_s=now_s)
+
+    def take_pause_s(self) -> float:
+        """The pause in seconds before the reload after the last failure; 0 if it was already taken."""
+        pause_s, self._pause_s = self._pause_s, 0.0
+        return pause_s
