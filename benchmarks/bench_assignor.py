@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -182,18 +182,6 @@ class AssignedGroup:
             moves += sum(len(one.revoked) for one in outcome.assignments.values())
         return {"ms": took_ms[0], "all_ms": sum(took_ms), "rounds": len(took_ms), "moves": moves}
 
-    def count_level(self) -> tuple[list[Load], Jobs]:
-        """The input of the assignor's count level: the loads of the members, and the jobs that no member runs."""
-        owned = [jobs & self.configured for jobs in self.owned.values()]
-        loads = [
-            Load(
-                connector_count=len(jobs.connectors),
-                task_count_by_connector=Counter(task.connector for task in jobs.tasks),
-            )
-            for jobs in owned
-        ]
-        return loads, self.configured - union_of_jobs(owned)
-
     def _round(self, members: Mapping[MemberId, MemberSpec]) -> RoundOutcome:
         generation = GenerationId(self.state.generation + 1 if self.state.generation > 0 else 1)
         return assign(
@@ -211,7 +199,7 @@ def measure_coterie(settled: AssignedGroup, workload: Workload, event: str) -> d
     after = EVENTS[event](workload)
     start = AssignedGroup(workload, {}, AssignorState()) if event == "full" else settled
     before = start.after_event(after)
-    loads, free = before.count_level()
+    loads, free = count_level(before.configured, before.owned.values())
     free_tasks = Counter(task.connector for task in free.tasks)
     runs = []
     for _ in range(RUNS):
@@ -220,17 +208,46 @@ def measure_coterie(settled: AssignedGroup, workload: Workload, event: str) -> d
         compute_balanced_target(loads, unowned_connectors=len(free.connectors), unowned_tasks=free_tasks)
         count_ms = 1000 * (time.thread_time() - started_s)
         runs.append({"count_ms": count_ms, **group.settle()})
-    held = [load.connector_count + load.task_count for load in loads]
-    mstar = fewest_moves_bound(held, sum(held) + len(free))
     best = {key: round(min(run[key] for run in runs), 3) for key in ("count_ms", "ms", "all_ms")}
     best["first_ms"] = round(runs[0]["ms"], 3)
     # Deleted jobs have to stop with any assignor, so they are not counted.
     moves = runs[0]["moves"] - sum(len(jobs - before.configured) for jobs in before.owned.values())
-    optimum: int | None = mstar
-    if moves != mstar:
-        asked = len(loads) <= ORACLE_WORKERS_MAX
-        optimum = fewest_moves(loads, connectors=len(free.connectors), tasks=len(free.tasks)) if asked else None
-    return {**best, "rounds": runs[0]["rounds"], "moves": moves, "optimum": optimum, "mstar": mstar}
+    return {
+        **best,
+        "rounds": runs[0]["rounds"],
+        "moves": moves,
+        "optimum": fewest_possible_moves(loads, free, int(moves)),
+        "mstar": lower_bound(loads, free),
+    }
+
+
+def count_level(configured: Jobs, owned_by_members: Iterable[Jobs]) -> tuple[list[Load], Jobs]:
+    """The input of the assignor's count level: the loads of the members, and the jobs that no member runs."""
+    owned = [jobs & configured for jobs in owned_by_members]
+    loads = [
+        Load(
+            connector_count=len(jobs.connectors),
+            task_count_by_connector=Counter(task.connector for task in jobs.tasks),
+        )
+        for jobs in owned
+    ]
+    return loads, configured - union_of_jobs(owned)
+
+
+def lower_bound(loads: Sequence[Load], free: Jobs) -> int:
+    """M*: the lower bound of the moves by jobs alone, when no member runs the ``free`` jobs."""
+    held = [load.connector_count + load.task_count for load in loads]
+    return fewest_moves_bound(held, sum(held) + len(free))
+
+
+def fewest_possible_moves(loads: Sequence[Load], free: Jobs, moves: int) -> int | None:
+    """The fewest moves that are possible with connectors, tasks and their sum at floor or ceiling, if ``moves`` were
+    made; None if that is not M*, and there are too many workers for the oracle."""
+    if moves == (bound := lower_bound(loads, free)):
+        return bound
+    if len(loads) > ORACLE_WORKERS_MAX:
+        return None
+    return fewest_moves(loads, connectors=len(free.connectors), tasks=len(free.tasks))
 
 
 # -- Connect's assignor -----------------------------------------------------------------------------------------------

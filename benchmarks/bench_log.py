@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import brokers
-from benchmarks.bench_group import milliseconds
 from benchmarks.brokers import MeasuredBroker, print_progress
+from benchmarks.light_groups import milliseconds
 from tests.kafka.real_kafka import ProgramUnavailableError
 
 TOPIC = "bench"

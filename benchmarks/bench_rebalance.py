@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fleets, task_log
+from benchmarks import counting_proxy, fleets, task_log
 from benchmarks.brokers import print_progress
+from benchmarks.counting_proxy import INSTALL_ASSIGNMENT, GroupTraffic
 from benchmarks.fleets import ConnectGroupWorkers, ConnectWorkers, CoterieWorkers, Workers
 from benchmarks.task_log import now_ms
 from coterie.cli.processes import Children
@@ -140,10 +141,16 @@ def measure_system(
     """Measure all ``wanted`` events of one system in one run, ``name``, with a separate broker; returns the figures."""
     home = folder / name
     home.mkdir()
-    with Children(folder / "logs") as children, fleets.broker(folder / f"{name}-broker", children) as port:
-        workers = kind(home, children, port=port, protocol=protocol, delay_ms=delay_ms)
+    with (
+        Children(folder / "logs") as children,
+        fleets.broker(folder / f"{name}-broker", children) as broker,
+        counting_proxy.counted(name, broker.port, children) as traffic,
+    ):
+        workers = kind(
+            home, children, port=broker.port, protocol=protocol, delay_ms=delay_ms, workers_port=traffic.port
+        )
         print_progress(f"{name}: {WORKERS} workers start ...")
-        figures = play(name, Bench(workers, tasks), wanted)
+        figures = play(name, Bench(workers, tasks, traffic=traffic), wanted)
         workers.end()
     gap_ms = fleets.heartbeat_gap_ms(folder / f"{name}-broker", workers.group_id)
     if gap_ms >= 2 * fleets.HEARTBEAT_MS:
@@ -188,8 +195,12 @@ def play(name: str, bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[
 class Bench:
     """One group of workers, through one event after another; tasks are balanced before and after each event."""
 
-    def __init__(self, workers: Workers, tasks: int, *, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self, workers: Workers, tasks: int, *, idle_s: float = IDLE_S, traffic: GroupTraffic | None = None
+    ) -> None:
+        """``traffic``: the proxy through which the workers connect; None: requests and bytes are not counted."""
         self.workers = workers
+        self._traffic = traffic
         self._tasks = tasks
         self._idle_s = idle_s
 
@@ -201,13 +212,15 @@ class Bench:
             self.workers.create(f"c{number:03d}", TASKS_PER_CONNECTOR)
         posted_ms = now_ms()
         self.settle()
+        rounds = len(self.workers.generations() - generations)
         return {
             "posted_s": round((posted_ms - since_ms) / 1000, 2),
-            "rounds": len(self.workers.generations() - generations),
+            "rounds": rounds,
             "restarted": sum(
                 count - 1 for count in Counter(run.task for run in self.workers.timeline().runs()).values()
             ),
             "to_balanced_s": round((self.workers.timeline().last_ms() - since_ms) / 1000, 2),
+            **self._traffic_cost(since_ms, rounds),
         }
 
     def add(self) -> dict[str, Any]:
@@ -223,7 +236,7 @@ class Bench:
         """Delete the connector that :meth:`add` created, which is created before if there is none."""
         if not any(task.startswith(_ADDED) for task, _ in self.workers.timeline().running()):
             self.add()
-        before = self._before()
+        before = self._before(deleted=_ADDED)
         since_ms = now_ms()
         self._tasks -= TASKS_PER_CONNECTOR
         self.workers.delete(_ADDED)
@@ -231,14 +244,17 @@ class Bench:
         return self._cost(since_ms, before, deleted=_ADDED)
 
     def join(self) -> dict[str, Any]:
-        """Start one more worker; the event begins when the group starts to rebalance."""
+        """Start one more worker; the event begins when the group starts to rebalance. Requests and bytes are counted
+        from the moment at which the new worker looks for its coordinator."""
         before = self._before()
         state = self.workers.group_state()
+        started_ms = now_ms()
         self.workers.start()
         self.workers.until("the group rebalances", lambda: self.workers.group_state() != state, pause_s=0.005)
         since_ms = now_ms()
         self.settle()
-        return self._cost(since_ms, before)
+        joined_ms = None if self._traffic is None else counting_proxy.first_join_ms(self._traffic.frames(started_ms))
+        return self._cost(since_ms, before, counted_since_ms=joined_ms)
 
     def bounce(self) -> dict[str, Any]:
         """Restart the newest worker in place."""
@@ -297,14 +313,21 @@ class Bench:
         self.workers.until("the workers have restarted", has_restarted, pause_s=0.1)
         self.settle()
 
-    def _before(self) -> "_Before":
-        """What there is before an event, after a pause."""
+    def _before(self, *, deleted: str | None = None) -> "_Before":
+        """What there is before an event, after a pause, without the connector that the event deletes."""
         time.sleep(self._idle_s)
-        loads = Counter(worker for _, worker in self.workers.timeline().running())
+        running = self.workers.timeline().running()
+        loads = Counter(worker for task, worker in running if deleted is None or not task.startswith(deleted))
         return _Before(loads=loads, generations=self.workers.generations())
 
     def _cost(
-        self, since_ms: int, before: "_Before", *, gone: str | None = None, deleted: str | None = None
+        self,
+        since_ms: int,
+        before: "_Before",
+        *,
+        gone: str | None = None,
+        deleted: str | None = None,
+        counted_since_ms: int | None = None,
     ) -> dict[str, Any]:
         timeline = self.workers.timeline()
         if deleted is not None:
@@ -313,15 +336,27 @@ class Bench:
         figures: dict[str, Any] = task_log.event_cost(timeline, since_ms, gone)
         figures["to_balanced_s"] = round((self.workers.timeline().last_ms() - since_ms) / 1000, 2)
         figures["rounds"] = len(self.workers.generations() - before.generations)
-        if deleted is None:
-            figures["optimum"] = task_log.fewest_stops(before.loads, list(self.workers.running))
-        return figures
+        figures["optimum"] = task_log.fewest_stops(before.loads, list(self.workers.running))
+        return figures | self._traffic_cost(counted_since_ms or since_ms, figures["rounds"])
+
+    def _traffic_cost(self, since_ms: int, rounds: int) -> dict[str, Any]:
+        """Requests and bytes of the group's APIs from ``since_ms`` until the tasks were balanced, and the number of
+        computed assignments; empty if they are not counted. ``rounds`` are the generations or epochs in the logs."""
+        if self._traffic is None:
+            return {}
+        until_ms = self.workers.timeline().last_ms()
+        frames = self._traffic.frames(since_ms)
+        installed = sum(
+            frame.is_request and frame.key == INSTALL_ASSIGNMENT for frame in frames if frame.at_ms <= until_ms
+        )
+        # A target that changes the jobs of no worker is in no log, but a worker has installed it.
+        return {"computations": max(rounds, installed), **counting_proxy.cost(frames, since_ms, until_ms)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
     loads: Mapping[str, int]
-    """The number of tasks by worker."""
+    """The number of tasks by worker, without those of a connector that the event deletes."""
     generations: Set[int]
 
 

@@ -8,15 +8,16 @@ import time
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import httpx
 
-from benchmarks.brokers import print_progress
+from benchmarks.brokers import MeasuredBroker, pinned_to_core, print_progress
 from benchmarks.http_client import http
 from benchmarks.task_log import TaskLogEntry, TaskTimeline, now_ms, parse_entries
 from coterie.cli.processes import Child, Children
+from coterie.nouns.group_description import MAX_DELAY_CONFIG
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
 from tests.kafka.real_kafka import ProgramUnavailableError, fetch, java_path
@@ -50,7 +51,17 @@ scheduled.rebalance.max.delay.ms={delay_ms}
 class Workers(ABC):
     """The workers of one group, by name; their files and task logs are in ``folder``."""
 
-    def __init__(self, folder: Path, children: Children, *, port: int, protocol: str, delay_ms: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        children: Children,
+        *,
+        port: int,
+        protocol: str,
+        delay_ms: int,
+        workers_port: int | None = None,
+    ) -> None:
+        """``port`` is the broker's, ``workers_port`` the one that the workers connect to, if it is another one."""
         self.running: dict[str, Child] = {}
         self.killed_ms: dict[str, int] = {}
         self.group_id = folder.name
@@ -58,7 +69,7 @@ class Workers(ABC):
         self._children = children
         self._port = port
         self._properties = COMMON.format(
-            bootstrap=f"127.0.0.1:{port}",
+            bootstrap=f"127.0.0.1:{workers_port or port}",
             group=self.group_id,
             protocol=protocol,
             session_ms=SESSION_MS,
@@ -251,11 +262,20 @@ class ConnectGroupWorkers(CoterieWorkers):
 
     generation_pattern = re.compile(r"\(assignment epoch (\d+)\), led by")
 
-    def __init__(self, folder: Path, children: Children, *, port: int, protocol: str, delay_ms: int) -> None:
-        super().__init__(folder, children, port=port, protocol="static", delay_ms=delay_ms)
+    def __init__(
+        self,
+        folder: Path,
+        children: Children,
+        *,
+        port: int,
+        protocol: str,
+        delay_ms: int,
+        workers_port: int | None = None,
+    ) -> None:
+        super().__init__(folder, children, port=port, protocol="static", delay_ms=delay_ms, workers_port=workers_port)
         self._assignor_key = {"client": "group.local.assignors", "server": "group.remote.assignor"}[protocol]
         # The coordinator's assignor does not know the setting of the workers.
-        self._set_group_config("connect.scheduled.rebalance.max.delay.ms", str(delay_ms))
+        set_group_config(port, self.group_id, MAX_DELAY_CONFIG, str(delay_ms))
 
     def further_properties(self) -> str:
         return f"{super().further_properties()}group.protocol=connect\n{self._assignor_key}=cooperative\n"
@@ -269,14 +289,6 @@ class ConnectGroupWorkers(CoterieWorkers):
         if group.error_code != ErrorCode.none:
             return "Unknown", 0
         return group.group_state, len(group.members)
-
-    def _set_group_config(self, name: str, value: str) -> None:
-        change = {"name": name, "config_operation": 0, "value": value}
-        resource = {"resource_type": GROUP_RESOURCE, "resource_name": self.group_id, "configs": [change]}
-        with raw_client(self._port) as client:
-            answer = client.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
-        (changed,) = answer.responses
-        assert changed.error_code == ErrorCode.none, changed
 
 
 class ConnectWorkers(Workers):
@@ -304,6 +316,16 @@ class ConnectWorkers(Workers):
         return f"{converters}plugin.path={self._plugins}\nplugin.discovery=service_load\n"
 
 
+def set_group_config(port: int, group_id: str, name: str, value: str) -> None:
+    """Set a config of a connect group on the broker at ``port``."""
+    change = {"name": name, "config_operation": 0, "value": value}
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group_id, "configs": [change]}
+    with raw_client(port) as client:
+        answer = client.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    (changed,) = answer.responses
+    assert changed.error_code == ErrorCode.none, changed
+
+
 def light_source(folder: Path) -> tuple[Path, Path]:
     """Kafka's jars, and a plug-in path with the light connector of `peers`.
 
@@ -328,22 +350,24 @@ def light_source(folder: Path) -> tuple[Path, Path]:
 
 
 @contextmanager
-def broker(folder: Path, children: Children) -> Iterator[int]:
-    """Run an embedded broker in the block; yields its port. At its end the broker writes the gaps between each member's
-    requests to ``stats.json`` in ``folder``."""
+def broker(folder: Path, children: Children, *, core: int | None = None) -> Iterator[MeasuredBroker]:
+    """Run an embedded broker in the block, on one core if ``core`` is given. At its end the broker writes the gaps
+    between each member's requests to ``stats.json`` in ``folder``."""
     listen = [
         *("--listen", "127.0.0.1:0", "--initial-delay-ms", str(INITIAL_DELAY_MS)),
         *("--config", f"group.connect.initial.rebalance.delay.ms={INITIAL_DELAY_MS}"),
         *("--config", f"group.connect.session.timeout.ms={SESSION_MS}"),
     ]
-    child = children.start_python(f"{folder.name}-broker", ["-m", "coterie", "broker", "--data", str(folder), *listen])
+    command = ["-m", "coterie", "broker", "--data", str(folder), *listen]
+    with nullcontext() if core is None else pinned_to_core(core):
+        child = children.start_python(f"{folder.name}-broker", command)
     deadline_s = time.monotonic() + DEADLINE_S
     while not (told := re.findall(r"listens at 127\.0\.0\.1:(\d+)", child.log_path.read_text())):
         if not child.is_running or time.monotonic() > deadline_s:
             raise AssertionError(f"the broker does not start: {child.log_tail()}")
         time.sleep(0.05)
     try:
-        yield int(told[0])
+        yield MeasuredBroker(port=int(told[0]), pid=child.pid)
     finally:
         child.terminate()
         child.wait(DEADLINE_S)

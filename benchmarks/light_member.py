@@ -2,6 +2,7 @@
 in flight."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -28,13 +29,19 @@ _RETRIABLE_ERRORS = (
     ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator
 )  # fmt: skip
 _RETRY_S = 0.1
+_CORRELATION_ID_AT, _CORRELATION_ID_SIZE = 8, 4
+"""Position of the correlation id in a request: after length, API key and version. In a response it is the first
+field."""
+_CORRELATION_ID_OF_ASK = 2**30
+"""The first correlation id of requests that are not encoded before; heartbeats have lower ones."""
 _HEARTBEAT_ERROR_AT = 9
 """Position of the error code in the responses to Heartbeat v4 and ConnectGroupHeartbeat: after correlation id, empty
 tagged fields, throttle time."""
 
 
 class LightConnection(asyncio.Protocol):
-    """The connection of one member, as real clients have it: one request in flight."""
+    """The connection of one member. Responses are matched by correlation id: real members have a second request in
+    flight only while a held heartbeat is unanswered."""
 
     def __init__(self, client_id: str) -> None:
         self.sent_bytes = 0
@@ -43,7 +50,9 @@ class LightConnection(asyncio.Protocol):
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._on_frame: Callable[[bytes], None] | None = None
+        self._correlation_ids = itertools.count(_CORRELATION_ID_OF_ASK)
+        self._unanswered: dict[bytes, Callable[[bytes], None]] = {}
+        """What is called with the frame of each response that is not received yet, by its correlation id."""
         self._lost: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -55,43 +64,54 @@ class LightConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        size = LENGTH_SIZE + int.from_bytes(self._received[:LENGTH_SIZE])
-        if len(self._received) < LENGTH_SIZE or len(self._received) < size:
-            return
-        frame = bytes(self._received[LENGTH_SIZE:size])
-        del self._received[:size]
-        self.received_bytes += size
-        on_frame, self._on_frame = self._on_frame, None
-        assert on_frame is not None, "a response without a request"
-        on_frame(frame)
+        while len(self._received) >= LENGTH_SIZE:
+            size = LENGTH_SIZE + int.from_bytes(self._received[:LENGTH_SIZE])
+            if len(self._received) < size:
+                return
+            frame = bytes(self._received[LENGTH_SIZE:size])
+            del self._received[:size]
+            self.received_bytes += size
+            self._unanswered.pop(frame[:_CORRELATION_ID_SIZE])(frame)
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    def frame_of(self, request: Any) -> bytes:
+    def frame_of(self, request: Any, correlation_id: int = 0) -> bytes:
         """The bytes of a request, with their length."""
-        return with_length(encode_request(request, correlation_id=0, client_id=self._client_id)[1])
+        return with_length(encode_request(request, correlation_id=correlation_id, client_id=self._client_id)[1])
 
     async def ask(self, request: Any, when_sent: Callable[[], None] | None = None) -> Any:
         """Send a request; returns the response. ``when_sent`` is called in between."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.send(self.frame_of(request), answer.set_result)
+
+        def on_frame(frame: bytes) -> None:
+            if not answer.done():  # it is done if the asyncio task that awaited it was cancelled
+                answer.set_result(frame)
+
+        self.send(self.frame_of(request, next(self._correlation_ids)), on_frame)
         if when_sent is not None:
             when_sent()
-        header = RequestHeader(api_key=request.__api_key__, api_version=request.__version__, correlation_id=0)
-        return decode_response(await answer, header)
+        return decoded(await answer, request)
 
     def send(self, frame: bytes, on_frame: Callable[[bytes], None]) -> None:
         """Send the bytes of a request; ``on_frame`` is called with the response's frame."""
         if self._lost is not None:
             raise self._lost
         assert self._transport is not None
-        assert self._on_frame is None, "one request at a time"
-        self._on_frame = on_frame
+        correlation_id = frame[_CORRELATION_ID_AT : _CORRELATION_ID_AT + _CORRELATION_ID_SIZE]
+        assert correlation_id not in self._unanswered, "one request at a time of each correlation id"
+        self._unanswered[correlation_id] = on_frame
         self.requests += 1
         self.sent_bytes += len(frame)
         self._transport.write(frame)
+
+
+def decoded(frame: bytes, request: Any) -> Any:
+    """The response to ``request`` in ``frame``."""
+    correlation_id = int.from_bytes(frame[:_CORRELATION_ID_SIZE])
+    header = RequestHeader(api_key=request.__api_key__, api_version=request.__version__, correlation_id=correlation_id)
+    return decode_response(frame, header)
 
 
 def error_of_heartbeat(frame: bytes) -> int:

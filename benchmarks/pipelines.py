@@ -414,8 +414,8 @@ def rig(folder: Path, compiler: str) -> Iterator[Rig]:
     """Run a broker in the block, then end all processes; ``compiler`` is ``default`` or in :data:`COMPILERS`."""
     with ExitStack() as stack:
         children = stack.enter_context(Children(folder / "logs"))
-        port = stack.enter_context(fleets.broker(folder / "broker", children))
-        yield Rig(folder=folder, children=children, port=port, compiler=compiler)
+        broker = stack.enter_context(fleets.broker(folder / "broker", children))
+        yield Rig(folder=folder, children=children, port=broker.port, compiler=compiler)
 
 
 # -- cost -------------------------------------------------------------------------------------------------------------

@@ -1,15 +1,16 @@
 """The benchmarks run, and print only values that their page explains; no test checks the speed."""
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_log, fleets
-from benchmarks.bench_group import LightConnectGroup, LightGroup
+from benchmarks import bench_log, counting_proxy, fleets, group_events
 from benchmarks.bench_rebalance import Bench, medians
 from benchmarks.brokers import MeasuredBroker, allow_files, ratios
 from benchmarks.fleets import ConnectGroupWorkers, CoterieWorkers
+from benchmarks.light_groups import LightConnectGroup, LightGroup
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -62,6 +63,20 @@ async def test_light_members_form_a_connect_group_and_send_heartbeats(measured: 
     assert not unexplained(figures)
 
 
+@pytest.mark.parametrize("system", group_events.SYSTEMS)
+def test_each_event_of_a_group_stops_as_few_jobs_as_possible(system: str) -> None:
+    figures = group_events.measure_system(system, 3, 40, core=min(os.sched_getaffinity(0)), idle_s=0.2)
+    assert list(figures) == list(group_events.EVENTS)
+    for event, one in figures.items():
+        assert (one["stopped"], one["others_stopped"]) == (one["optimum"], 0), event
+        assert one["requests"] > 0, event
+        assert not unexplained(one)
+    assert (figures["join"]["moved"], figures["join"]["stopped"]) == (10, 10)
+    assert (figures["leave"]["moved"], figures["crash"]["moved"], figures["drain"]["moved"]) == (10, 10, 10)
+    assert (figures["bounce"]["moved"], figures["roll"]["moved"]) == (0, 0)
+    assert (figures["bounce"]["computations"], figures["roll"]["computations"]) == (0, 0)
+
+
 def test_records_are_produced_fetched_and_written_one_by_one(measured: MeasuredBroker) -> None:
     options = argparse.Namespace(records=2_000, size=100, singles=5)
     figures = bench_log.measure_system(measured, "embedded", options)
@@ -78,8 +93,8 @@ def test_the_result_of_several_runs_has_the_median_of_each_key() -> None:
 def test_a_fleet_of_light_tasks_is_created_grown_and_shrunk(tmp_path: Path) -> None:
     home = tmp_path / "light"
     home.mkdir()
-    with Children(tmp_path / "logs") as children, fleets.broker(tmp_path / "broker", children) as port:
-        workers = CoterieWorkers(home, children, port=port, protocol="static", delay_ms=0)
+    with Children(tmp_path / "logs") as children, fleets.broker(tmp_path / "broker", children) as broker:
+        workers = CoterieWorkers(home, children, port=broker.port, protocol="static", delay_ms=0)
         bench = Bench(workers, 20, idle_s=0)
         workers.start()
         bench.settle_group()
@@ -96,9 +111,15 @@ def test_a_fleet_of_light_tasks_is_created_grown_and_shrunk(tmp_path: Path) -> N
 def test_a_fleet_in_a_connect_group_is_created_grown_restarted_and_shrunk(tmp_path: Path) -> None:
     home = tmp_path / "light"
     home.mkdir()
-    with Children(tmp_path / "logs") as children, fleets.broker(tmp_path / "broker", children) as port:
-        workers = ConnectGroupWorkers(home, children, port=port, protocol="client", delay_ms=0)
-        bench = Bench(workers, 20, idle_s=0)
+    with (
+        Children(tmp_path / "logs") as children,
+        fleets.broker(tmp_path / "broker", children) as broker,
+        counting_proxy.counted("light", broker.port, children) as traffic,
+    ):
+        workers = ConnectGroupWorkers(
+            home, children, port=broker.port, protocol="client", delay_ms=0, workers_port=traffic.port
+        )
+        bench = Bench(workers, 20, idle_s=0, traffic=traffic)
         workers.start()
         bench.settle_group()
         events = {"create": bench.create(), "join": bench.join(), "add": bench.add(), "remove": bench.remove()}
@@ -107,6 +128,9 @@ def test_a_fleet_in_a_connect_group_is_created_grown_restarted_and_shrunk(tmp_pa
     assert (events["join"]["moved"], events["join"]["stopped"], events["join"]["rounds"]) == (10, 10, 1)
     assert (events["bounce"]["moved"], events["bounce"]["others_stopped"]) == (0, 10)
     assert events["lose"]["moved"] == 10
+    assert events["join"]["computations"] == 1
+    assert all(figures["requests"] > 0 for figures in events.values())
+    assert (events["remove"]["stopped"], events["remove"]["optimum"]) == (0, 0)
     assert not [key for figures in events.values() for key in unexplained(figures)]
 
 

@@ -15,6 +15,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 METADATA, FIND_COORDINATOR = 3, 10
+_LENGTH_SIZE = 4
 
 
 class Proxy:
@@ -44,6 +45,14 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    def on_request(self, key: int, size: int) -> None:
+        """Called with each forwarded request: its API key, and its size in bytes with the length. Runs in the proxy's
+        thread."""
+
+    def on_response(self, key: int, size: int) -> None:
+        """Called with each forwarded response: the API key of its request, and its size in bytes with the length. Runs
+        in the proxy's thread."""
 
     def _run(self) -> None:
         server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
@@ -90,8 +99,8 @@ class Proxy:
         while True:
             frame = await _frame(reader)
             key, version, correlation = struct.unpack_from(">hhi", frame)
-            if key in (METADATA, FIND_COORDINATOR):
-                pending_requests[correlation] = (key, version)
+            pending_requests[correlation] = (key, version)
+            self.on_request(key, _LENGTH_SIZE + len(frame))
             writer.write(struct.pack(">i", len(frame)) + frame)
             await writer.drain()
 
@@ -101,8 +110,12 @@ class Proxy:
         while True:
             frame = await _frame(reader)
             (correlation,) = struct.unpack_from(">i", frame)
-            if correlation in pending_requests:
-                frame = self._with_our_address(frame, *pending_requests.pop(correlation))
+            # Responses are matched by their correlation ids: a held heartbeat is answered after later requests.
+            if (request := pending_requests.pop(correlation, None)) is not None:
+                key, version = request
+                if key in (METADATA, FIND_COORDINATOR):
+                    frame = self._with_our_address(frame, key, version)
+                self.on_response(key, _LENGTH_SIZE + len(frame))
             writer.write(struct.pack(">i", len(frame)) + frame)
             await writer.drain()
 
@@ -127,5 +140,5 @@ def _written(entity: Any) -> bytes:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
-    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    (size,) = struct.unpack(">i", await reader.readexactly(_LENGTH_SIZE))
     return await reader.readexactly(size)
