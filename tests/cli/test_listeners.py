@@ -148,10 +148,10 @@ def test_listeners_are_created_in_the_order_of_their_names(register: Callable[..
     [
         (
             [("other", "Recording")],
-            "Invalid value mine for configuration rebalance.listeners: no listener has this name",
+            "Invalid value mine for configuration rebalance.listeners: no rebalance listener has this name",
         ),
         ([("mine", "CannotBeCreated")], "cannot be created: OSError: no file"),
-        ([("mine", "LacksMethods")], "cannot be created: TypeError: the listener has no method on_assigned"),
+        ([("mine", "LacksMethods")], "cannot be created: TypeError: the rebalance listener has no method on_assigned"),
         ([("mine", "Absent")], "cannot be created: AttributeError"),
         ([("mine", "Recording"), ("mine", "Raising")], "several packages register it"),
     ],
@@ -222,8 +222,8 @@ async def test_a_plugin_that_raises_is_logged_and_the_others_are_called(
     assert other.calls == [("assigned", STOCK, 4), ("lost", STOCK)]
     assert [(record.getMessage(), record.exc_info and record.exc_info[0]) for record in caplog.records] == [
         ("on_assignment of assignor cooperative has failed", ValueError),
-        ("on_assigned of listener listener-0 has failed", type(error)),
-        ("on_lost of listener listener-0 has failed", type(error)),
+        ("on_assigned of rebalance listener listener-0 has failed", type(error)),
+        ("on_lost of rebalance listener listener-0 has failed", type(error)),
     ]
 
 
@@ -239,7 +239,7 @@ async def test_a_plugin_that_blocks_delays_later_calls_only_and_is_logged_once(
     await until(lambda: caplog.records)
     await asyncio.sleep(0.05)  # The timer fires five times more.
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("on_revoked of listener listener-0 has not returned within 0.01 s")
+    assert line.startswith("on_revoked of rebalance listener listener-0 has not returned within 0.01 s")
     assert other.calls == []
     blocking.returns.set()
     await thread.close()
@@ -265,7 +265,10 @@ async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) 
         thread.notify(JobsLost(jobs=BOTH))
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(lines) == 2
-    assert "JobsLost of 2 jobs: 1000 news wait already, because on_revoked of listener listener-0 has not" in lines[0]
+    assert (
+        "JobsLost of 2 jobs: 1000 news wait already, because on_revoked of rebalance listener listener-0 has not"
+        in lines[0]
+    )
     blocking.returns.set()
     await thread.close()
     assert len(blocking.calls) == listeners.NEWS_MAX + 1
@@ -276,5 +279,5 @@ async def test_the_end_of_a_worker_does_not_wait_for_a_plugin_that_blocks(caplog
     thread = RebalanceListenerThread([NamedListener(name="slow", listener=blocking)], [], close_timeout_ms=20)
     thread.notify(JobsRevoked(jobs=ORDERS))
     await thread.close()
-    assert "on_revoked of listener slow has not returned; this worker ends now" in caplog.text
+    assert "on_revoked of rebalance listener slow has not returned; this worker ends now" in caplog.text
     blocking.returns.set()

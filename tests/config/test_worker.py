@@ -116,7 +116,11 @@ def test_the_example_file_contains_every_key() -> None:
         ("group.local.assignors", "a,,b", "a name is missing"),
         ("rebalance.listeners", "a,", "a name is missing"),
         ("group.local.assignors", "", "must not be empty without group.remote.assignor"),
-        ("connect.protocol", "fast", "must be one of eager, compatible, sessioned, static"),
+        (
+            "connect.protocol",
+            "fast",
+            "must be one of the group protocols eager, compatible, sessioned (Kafka Connect's) and static",
+        ),
         ("static.connectors", "orders,,stock", "a name is missing"),
         ("static.tasks", "orders", "'orders' is not <connector>-<task number>"),
         ("static.tasks", "stock-0,orders-", "'orders-' is not <connector>-<task number>"),

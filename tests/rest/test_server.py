@@ -120,8 +120,14 @@ async def get(port: int, context: ssl.SSLContext | None) -> str:
 def test_a_taken_port_is_named_with_advice() -> None:
     with open_listening_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(WorldError, match=rf"Port {port} .* is in use.*listeners"):
+        with pytest.raises(WorldError, match=rf"Port {port} .* is in use.* set another port in listeners$"):
             open_listening_socket("127.0.0.1", port)
+        taken = RestListener(RestScheme.HTTP, "127.0.0.1", port)
+        with (
+            pytest.raises(WorldError, match=rf"Port {port} .* is in use.* set another port in admin\.listeners$"),
+            open_listeners([taken], RestTls(), key="admin.listeners"),
+        ):
+            pass
 
 
 def test_two_listeners_may_have_the_same_port_on_different_hosts() -> None:

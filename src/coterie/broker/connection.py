@@ -329,8 +329,8 @@ class Connection:
                     return
 
     def _new_budget_share(self, size: int) -> RequestBudgetShare:
-        """The budget of the request that was just read; its ``size`` bytes are already taken from the budgets of the
-        connection and the principal."""
+        """Count the request that was just read, and return the object for its bytes; its ``size`` bytes are already
+        taken from the budgets of the connection and the principal."""
         number = self._request_count
         self._request_count += 1
         return RequestBudgetShare(

@@ -51,7 +51,8 @@ class AssignorMetadataWatch:
 
     async def read_offered_assignors(self) -> tuple[OfferedAssignor, ...]:
         """The name, versions and metadata of each assignor, which the worker sends when it joins its group; in the
-        order of the assignors.
+        order of the assignors. Also binds this object to the running event loop: before this call,
+        :meth:`read_metadata_soon` does nothing.
 
         :raises ConfigError: when the versions or the metadata of an assignor cannot be used, or the assignor does not
             return the metadata in time.

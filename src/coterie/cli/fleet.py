@@ -185,11 +185,9 @@ class Fleet:
         return not self.worker_unready_reason(number)
 
     def worker_unready_reason(self, number: int) -> str:
-        """What worker ``number`` is doing until it has started, or why it is unhealthy, as text; empty when the worker
-        is healthy. The text comes from the worker's ``GET /health``.
-
-        A worker that does not respond counts as one whose process is starting, unless the process has ended.
-        """
+        """What worker ``number`` is doing until it has started, or why it is unhealthy, as text for the user; empty
+        when the worker is healthy. Normally the text is the message of the worker's ``GET /health``. If the worker does
+        not respond: that its process has ended, with the cause if it is known, else that its process is starting."""
         try:
             response = self._http_client.get(f"{self.settings.rest_url(number)}/health")
             if response.is_success:
@@ -249,7 +247,8 @@ class Fleet:
         return group is not None and bool(group.members)
 
     def forget_killed_worker(self, number: int) -> None:
-        """Remove worker ``number``, which was killed on purpose, from ``workers``, without a report."""
+        """Remove worker ``number``, which was killed on purpose, from ``workers``, without a report. The worker's group
+        is not changed."""
         del self.workers[number]
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ SLOW_CALL_MS = 5_000
 """After this time a call that has not returned is logged."""
 CLOSE_TIMEOUT_MS = 2_000
 """How long the end of a worker waits for the calls that are not done."""
-_KIND = "listener"
+_KIND = "rebalance listener"
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,9 @@ def _create_listener(listener_class: Any) -> WorkerRebalanceListener:
     listener: WorkerRebalanceListener = listener_class()
     for method in ("on_revoked", "on_assigned", "on_lost"):
         if not callable(getattr(listener, method, None)):
-            raise TypeError(f"the listener has no method {method}")
+            raise TypeError(
+                f"the rebalance listener has no method {method}: it must have on_revoked, on_assigned and on_lost"
+            )
     return listener
 
 
@@ -77,7 +79,7 @@ class _PluginCall:
     """One call of a plug-in, for the thread and for log messages."""
 
     plugin_kind_and_name: str
-    """The kind and the name of the plug-in, such as "listener audit"."""
+    """The kind and the name of the plug-in, such as "rebalance listener audit"."""
     method_name: str
     function: Callable[[], object]
     """Calls the method, with its arguments."""
@@ -221,7 +223,7 @@ class RebalanceListenerThread:
                     plugin_kind_and_name=f"assignor {name}", method_name="on_assignment", function=function
                 )
         for one in self._listeners:
-            plugin, listener = f"listener {one.name}", one.listener
+            plugin, listener = f"{_KIND} {one.name}", one.listener
             match news:
                 case JobsAssigned(jobs=jobs, assignment_epoch=epoch):
                     yield _PluginCall(

@@ -19,7 +19,7 @@ _watched_pipe_descriptor: list[str] = []
 
 def exit_with_parent() -> None:
     """Begin to watch the parent's pipe from a thread, if the environment names a pipe; otherwise do nothing. When the
-    parent has ended, this process is killed.
+    parent has ended, this process is killed with SIGKILL; if it leads its process group, the whole group is killed.
 
     Call this function before anything slow is imported.
     """

@@ -56,7 +56,7 @@ class RestListener(NamedTuple):
 
     @property
     def listens_on_every_interface(self) -> bool:
-        """Whether the listener has every interface of the machine."""
+        """Whether the host means every interface of the machine: 0.0.0.0, ::, or empty."""
         return self.host in ("", "0.0.0.0", "::")
 
     def overlaps(self, other: "RestListener") -> bool:

@@ -319,7 +319,10 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     def _check_connect_protocol(cls, protocol: str) -> str:
         """Check that ``protocol`` is one of Connect's protocols, and return it in lower case."""
         if protocol.lower() not in ("eager", "compatible", "sessioned", "static"):
-            raise ValueError("must be one of eager, compatible, sessioned, static")
+            raise ValueError(
+                "must be one of the group protocols eager, compatible, sessioned (Kafka Connect's) and static "
+                "(Coterie's, the default)"
+            )
         return protocol.lower()
 
     @field_validator("static_connectors", "static_tasks", "group_local_assignors", "rebalance_listeners")

@@ -121,7 +121,8 @@ def on_request(turn: Turn, event: RequestArrived, request: TopicRequest) -> None
 
 
 def answer_reset_if_last_tombstone(turn: Turn, line: TopicRecord) -> None:
-    """A line of the status topic was read. If it is the last tombstone for which a reset waits, answer the reset."""
+    """If ``line``, which was read from the status topic and applied, is the last tombstone for which a reset waits,
+    answer the reset."""
     active_topic = active_topic_of_key(line.key) if line.value is None else None
     if active_topic is None:
         return

@@ -99,10 +99,10 @@ def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreation
 
 
 def log_publication_refusal(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
-    """The leader has answered the publication of task configs, or could not be reached: log a ``refusal`` while tasks
-    wait here for these configs. If this worker owns the connector and could split it, `connectors` logs the refusal and
-    sends the task configs again. In all other cases no task of this worker needs them, for example because the
-    connector has moved to another worker, which publishes its task configs."""
+    """Log the ``refusal`` of a publication of task configs (the leader refused it, or could not be reached) while tasks
+    wait here for these configs; None logs nothing. If this worker owns the connector and could split it, `connectors`
+    logs the refusal and sends the task configs again. In all other cases no task of this worker needs them, for example
+    because the connector has moved to another worker, which publishes its task configs."""
     if refusal is None or _can_be_split_here(turn, name) or not _has_task_awaiting_config(turn, name):
         return
     turn.emit(

@@ -294,8 +294,8 @@ def logger_level_line(written: LoggerLevelWritten) -> NewTopicRecord:
 
 
 def with_request_id(lines: tuple[NewTopicRecord, ...], request: ClientRequestId) -> tuple[NewTopicRecord, ...]:
-    """``lines``, with the id of the request that writes them added to the last of them that is no tombstone. Connect
-    ignores the id."""
+    """``lines``, with the id of the request that writes them added to the last of them that is no tombstone; there must
+    be such a line. Connect ignores the id."""
     last = max(number for number, line in enumerate(lines) if line.value is not None)
     value = lines[last].value
     assert value is not None

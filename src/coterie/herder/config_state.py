@@ -57,7 +57,7 @@ class Connector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfigsCommit:
-    """A commit of a connector's task configs."""
+    """A commit line of the config log, and the task configs that take effect with it."""
 
     tasks: Mapping[int, TaskConfigWritten]
     """The lines of task configs since the commit before, by task number."""

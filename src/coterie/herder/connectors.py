@@ -394,7 +394,8 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
 
 def on_own_write_answered(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     """This worker is the leader and owns the connector, and its own write of the task configs has completed or was
-    refused: continue as after the response of a leader on another worker (:func:`on_publication_ended`)."""
+    refused: continue as after the response of a leader on another worker (:func:`on_publication_ended`). If other task
+    configs have replaced the written ones meanwhile, only store that this publication has ended."""
     local_connector = turn.herder.work.local_connectors.get(request.connector)
     if local_connector is None:
         return
@@ -412,8 +413,9 @@ def on_own_write_answered(turn: Turn, request: PutTaskConfigs, answer: Answer) -
 
 
 def on_retry_due(turn: Turn, timer: ConnectorRetryDue) -> None:
-    """A back-off is over. If the task configs had to be published again, they are now sent to the leader again. If a
-    split had to be repeated, nothing is done here: the next reconciliation starts the split."""
+    """A back-off is over. If the task configs had to be published again, mark them as unpublished: the next
+    reconciliation, which follows, sends them. If a split had to be repeated, nothing is done here: the next
+    reconciliation starts it."""
     local_connector = turn.herder.work.local_connectors.get(timer.connector)
     if local_connector is None or not isinstance(state := local_connector.state, SplitComplete):
         return

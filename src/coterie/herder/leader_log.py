@@ -57,7 +57,7 @@ def open_log_if_leader(turn: Turn) -> None:
 
 def confirm_leadership_when_opened(turn: Turn, event: LeaderLogOpened) -> None:
     """The log is open: let the member confirm with a heartbeat that this worker is still the leader. If this worker is
-    no longer the leader, give up the right to write."""
+    no longer the leader, give up the right to write. Does nothing if ``event`` is of an older opening."""
     leader_log = turn.herder.leader_log
     if leader_log.state != OpeningLeaderLog(opening_number=event.opening_number):
         return

@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLogClosed:
-    """This worker is not the leader, or has lost the right to write and has not asked for it again yet."""
+    """This worker may not write as the leader, and no opening of the leader's log is in progress or waited for: this
+    worker is not the leader, has not ordered an opening yet, or has lost the right to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

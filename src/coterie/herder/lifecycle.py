@@ -123,8 +123,8 @@ def leave_or_relaunch_if_ready(turn: Turn) -> None:
 
 
 def _close_intake_and_check_answered(turn: Turn) -> bool:
-    """Whether this worker accepts no more requests, and all requests that have reached it are answered. If it still
-    accepts requests, it is first ordered to accept no more."""
+    """Order that no more requests are accepted, if this was not ordered yet. Returns whether no more requests are
+    accepted and all requests that have reached this worker are answered."""
     _close_request_intake(turn)
     return turn.herder.lifecycle.intake is RequestIntakeState.CLOSED and turn.herder.requests.are_all_answered
 

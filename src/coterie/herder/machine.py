@@ -631,6 +631,8 @@ def check_all(herder: Herder) -> None:
     assert len(under_way) <= 1, "two writes at the head of the queue"
     for task, run in herder.work.local_tasks.items():
         assert run.may_hold_checkpoint or task in herder.place.assigned, (
-            f"{task} is kept, but neither runs nor is assigned here"
+            f"work.local_tasks contains {task}, which neither runs nor is assigned here"
         )
-    assert herder.work.local_tasks.keys() >= herder.place.assigned.tasks, "an assigned task has no entry in runs"
+    assert herder.work.local_tasks.keys() >= herder.place.assigned.tasks, (
+        "an assigned task has no entry in work.local_tasks"
+    )

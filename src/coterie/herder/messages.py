@@ -64,7 +64,7 @@ class LogEndLookupForLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendForSessionKey:
-    """A session key is appended by the leader."""
+    """The leader appends the line of a session key that it has made."""
 
     key_number: int
     """The number of this key among the keys that this worker has made."""
@@ -108,7 +108,8 @@ class StatusLinesRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestArrived:
-    """A request through the REST API has arrived; it is answered by :class:`Reply` with the same ``id``."""
+    """A request has arrived, through the REST API or from another part of this process. It is answered by
+    :class:`Reply` with the same ``id``."""
 
     id: RequestId
     request: Request
@@ -285,7 +286,8 @@ class OffsetChangeEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLogEndFound:
-    """A lookup of the config log's end offset has ended (:class:`FindConfigLogEnd`)."""
+    """A lookup of the config log's end offset has ended (:class:`FindConfigLogEnd`). ``end_offset`` is None when the
+    end was not found."""
 
     purpose: LogEndLookupPurpose
     end_offset: LogPosition | None
@@ -325,7 +327,8 @@ class ConfigLinesAppendFailed:
     purpose: AppendPurpose
     reason: str
     leader_log_opening_number: int | None = None
-    """The opening of the leader's log with which the lines were to be appended (:class:`AppendConfigLines`)."""
+    """The number of the opening of the leader's log with which the lines were to be appended
+    (:class:`AppendConfigLines`)."""
     is_fenced: bool = False
     """Whether another worker has opened the leader's log since: certainly no line was appended."""
 
@@ -528,7 +531,7 @@ class AbortTaskStart:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateNextCheckpointGeneration:
     """Create the checkpoint generation that follows a closed one, unless another worker is creating it, and return its
-    task configs, because a task waits for its new config → CheckpointGenerationFinished"""
+    task configs, because a task waits for its new config → CheckpointGenerationCreationEnded"""
 
     connector: ConnectorName
     incarnation: Incarnation
@@ -569,7 +572,7 @@ class ValidateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPlugins:
-    """List this worker's plug-ins, or describe one of them → PluginsAnswered"""
+    """List this worker's plug-ins, or describe one of them → PluginQuestionAnswered"""
 
     id: RequestId
     question: PluginQuestion
@@ -600,14 +603,14 @@ class ApplyOffsetChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindConfigLogEnd:
-    """Look up the end offset of the config log → ConfigEndFound"""
+    """Look up the end offset of the config log → ConfigLogEndFound"""
 
     purpose: LogEndLookupPurpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeTarget:
-    """Let this worker's assignor compute the target assignment of a connect group → TargetComputed"""
+    """Let this worker's assignor compute the target assignment of a connect group → TargetComputationEnded"""
 
     token: object
     """Identifies the computation."""

@@ -20,7 +20,8 @@ from coterie.nouns.jobs import ConnectorTaskId
 
 def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
     """Answer the request, or keep it until the view of the group has arrived (:func:`answer_requests_for_group_view`).
-    An order that names this worker by its ``host:port``, or a task that this worker has, is executed at once."""
+    An order that names this worker by its ``host:port``, or a task that this worker has, is executed at once. In a
+    classic group every request is answered at once."""
     match request:
         case DrainWorker() | CancelDrain() | RestartWorker():
             is_for_this_worker = request.worker == worker_id_of_url(turn.herder.settings.url)

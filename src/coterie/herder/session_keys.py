@@ -86,7 +86,7 @@ class MakingKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendingKey:
-    """A key is being appended to the config log."""
+    """A key that this worker, the leader, has made is being appended to the config log."""
 
     key_number: int
     """The number of this key among the keys that this worker has made."""

@@ -274,7 +274,8 @@ LocalConnectorState: TypeAlias = NotSplit | Splitting | SplitRetryPending | Unsp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTaskConfigsPublication:
-    """A publication of task configs that is not yet answered."""
+    """Task configs were sent to the leader (or submitted here, if this worker is the leader), and no answer has come
+    yet."""
 
     commit_line_offset: int | None
     """Offset of the last commit that was read when the task configs were sent; None when there was no commit."""

@@ -37,7 +37,8 @@ class BootstrapClient:
             except WorldError as error:
                 reasons.append(str(error))
             # Try the other brokers first next time.
-            self._servers.append(self._servers.pop(0))
+            self._servers.remove(server)
+            self._servers.append(server)
         raise WorldError("; ".join(reasons))
 
     async def ask_server(self, server: Address, api: ApiVersionRange, values: Values) -> Any:

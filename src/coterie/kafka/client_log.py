@@ -25,7 +25,7 @@ class ClientFailureLogger:
         self._is_rejection_logged = False
 
     def callback_settings(self) -> dict[str, Any]:
-        """The settings with which the handle calls this log. Without them librdkafka writes each failure to standard
+        """The settings with which the handle calls this object. Without them librdkafka writes each failure to standard
         error."""
         return {"logger": self, "error_cb": self._on_error}
 

@@ -50,7 +50,7 @@ def missing_write_permission_message(transactional_id: str) -> str:
 
 class LeaderTopicLog:
     """Writes one topic as the leader of the group (the seam `LeaderLog`): each append is one transaction. Created by
-    `Topics.open_leader_log`, closed by `Topics.close`."""
+    `TopicsClient.new_leader_log`, closed by `TopicsClient.close`."""
 
     def __init__(
         self,

@@ -124,7 +124,8 @@ class TopicsClient:
         return log
 
     def new_leader_log(self, log: "TopicLog", *, transactional_id: str) -> LeaderTopicLog:
-        """The topic of ``log`` as the group's leader writes it, with this transactional id. The topic must have one
+        """A new log through which the leader of the group writes the topic of ``log``, with this transactional id.
+        Nothing is opened at the broker yet; :meth:`close` closes the new log, too. The topic must have one
         partition."""
         leader_log = LeaderTopicLog(
             self._client_config, log.topic, transactional_id, on_committed=log.on_own_transaction_committed

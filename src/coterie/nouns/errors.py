@@ -4,6 +4,7 @@
     ├── ConfigError      a setting or a connector config is wrong; contains the messages for each wrong key
     ├── Refusal          a request is refused and has changed nothing; becomes a reply
     │   ├── KafkaRefusal     in `wire.errors`: with Kafka's error code
+    │   ├── ConnectRefusal   in `groups.connect.refusal`: with the error code of the connect protocol
     │   └── HttpRefusal      in `rest.problems`, with its children: with the HTTP status
     ├── WireError        a peer's bytes are malformed; an error response is sent or the connection is closed
     │   ├── UnknownApiError        in `wire.schemas`: no such API, or no such version of the API
@@ -14,7 +15,7 @@
     │   │                an event
     │   ├── BrokerAccessError      in `kafka.connection`: the broker rejects this client, or the client does
     │   │                          not trust the broker
-    │   ├── NoValidResponseError        in `kafka.connection`: the broker sent no response, or no valid response
+    │   ├── NoValidResponseError   in `kafka.connection`: the broker sent no response, or no valid response
     │   ├── UnsupportedApiError    in `kafka.connection`: the broker and Coterie have no version of an API in common
     │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
@@ -27,6 +28,8 @@
     │   │                          shared file system
     │   ├── TakenOverInSinkError   in `spark.query`: a sink rejects a task because of a later start of the task
     │   ├── AbandonedCallError     in `spark.plugin_calls`, with its children: a call into a plug-in will have no result
+    │   ├── SecretNotHiddenError   in `config.secrets`: a secret cannot be hidden wherever it could be shown, so it is
+    │   │                          not used
     │   ├── WaitTimeoutError       in `cli.demo.script`: a condition of the demo did not become true in time
     │   └── UnreachableError       a server cannot be reached or does not respond: another attempt may succeed
     ├── UnknownPluginError, PluginVersionError   in `config.plugins`: there is no plug-in with a requested name, or with

@@ -71,7 +71,8 @@ class AccessGate:
         self, request: Request, endpoint: Endpoint, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Check the access of the request, and return the response of ``handler``, the handler of ``endpoint``. Writes
-        the audit line of a mutation, also of a refused one.
+        the audit line of a mutation, also of a refused one. Keeps the caller in the request's context, and reads the
+        body of a mutation before ``handler`` does.
 
         :raises HttpRefusal: when the request's media type is not JSON, or the caller may not use the endpoint; and the
             exceptions of ``handler``.

@@ -58,7 +58,8 @@ class AuditLine:
 
     @classmethod
     def from_request(cls, request: Request, endpoint: Endpoint) -> Self:
-        """The entry of ``request``, which is for ``endpoint``."""
+        """The audit line of ``request``, which is for ``endpoint``; :meth:`read_body` adds what the request's body
+        sets."""
         values = {name: query_value(request, name) for name in endpoint.type_by_query_parameter}
         in_query = {name: value for name, value in values.items() if value is not None}
         return cls(operation=endpoint.operation, parameters={**request.path_params, **in_query})

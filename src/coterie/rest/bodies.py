@@ -244,7 +244,7 @@ def _with_parsed_numbers(parsed: object) -> object:
 
 
 def _refuse_non_json_constant(constant: str) -> object:
-    """:raises ValueError: always. Python's parser calls this for ``NaN`` and ``Infinity``, which are not JSON."""
+    """:raises ValueError: always. Python's parser calls this for NaN and Infinity, which are not JSON."""
     raise ValueError(f"{constant} is not JSON")
 
 

@@ -69,9 +69,11 @@ class BoundListener:
 
 
 @contextlib.contextmanager
-def open_listeners(listeners: Sequence[RestListener], tls: RestTls) -> Iterator[list[BoundListener]]:
+def open_listeners(
+    listeners: Sequence[RestListener], tls: RestTls, *, key: str = "listeners"
+) -> Iterator[list[BoundListener]]:
     """Bind all of ``listeners``, in their order. Their sockets are closed at the end of the block. ``tls``: the
-    certificates of those with https.
+    certificates of those with https. ``key``: the worker's key that contains the listeners, for error messages.
 
     :raises WorldError: when a port is in use, a socket cannot listen at its address, or a certificate cannot be read.
     """
@@ -79,19 +81,20 @@ def open_listeners(listeners: Sequence[RestListener], tls: RestTls) -> Iterator[
         # Separate for each listener: each watches the files while it is served.
         yield [
             BoundListener(
-                socket=stack.enter_context(open_listening_socket(host, port)),
+                socket=stack.enter_context(open_listening_socket(host, port, key=key)),
                 tls=_make_reloaded_tls_context(tls) if scheme is RestScheme.HTTPS else None,
             )
             for scheme, host, port in listeners
         ]
 
 
-def open_listening_socket(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int, *, key: str = "listeners") -> socket.socket:
     """A socket that listens at ``host`` and ``port``. Port 0 is replaced by a free port; an empty ``host`` means all
     IPv4 addresses of this machine.
 
     :raises WorldError: when the port is in use, or the socket cannot listen at the address, for example because the
-        host is unknown; the message contains the address.
+        host is unknown; the message contains the address. If the port is in use, the message advises to set another
+        port in ``key``.
     """
     address = f"{f'[{host}]' if ':' in host else host or '*'}:{port}"
     try:
@@ -106,7 +109,7 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise WorldError(
-                f"Port {port} ({address}) is in use: stop the process that uses it, or set another port in listeners"
+                f"Port {port} ({address}) is in use: stop the process that uses it, or set another port in {key}"
             ) from None
         raise WorldError(f"Cannot listen at {address}: {error.strerror or error}") from error
 

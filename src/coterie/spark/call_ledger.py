@@ -79,7 +79,8 @@ class RunningCall:
 
     @property
     def earliest_deadline_s(self) -> float | None:
-        """The monotonic second from which the call is lost; None while it has no time limit."""
+        """The monotonic second at which the first time limit of the call is over: its own, or that of its innermost
+        open stage; None while neither has one. From then on the call is lost."""
         limits = (self.deadline_s, self.open_stages[-1].deadline_s if self.open_stages else None)
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -210,8 +211,8 @@ class CallLedger:
         return expired
 
     def remove_and_check_in_time(self, call_id: CallId) -> bool:
-        """Remove a call that has returned or will never run. Returns whether its result counts: False for a lost
-        call."""
+        """Remove a call that has returned or will never run. Returns whether its result counts: False if it has
+        exceeded its time limit (:class:`TimedOutCall`)."""
         return not isinstance(self._states.pop(call_id), TimedOutCall)
 
     def remove_waiting_calls(self) -> list[CallId]:

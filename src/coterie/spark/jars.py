@@ -124,7 +124,8 @@ class FoundJars:
 
     @classmethod
     def find_in_folder(cls, folder: Path) -> "FoundJars":
-        """All jars in ``folder``, pinned or not; empty when the folder does not exist.
+        """All jars in ``folder``, pinned or not, divided into those to use and those not to use; empty when the folder
+        does not exist.
 
         :raises WorldError: when the folder cannot be read.
         """

@@ -23,8 +23,9 @@ _LINE_SIZE_MAX_BYTES = 1_048_576
 
 @contextmanager
 def open_redacted_jvm_log(file: Path) -> Iterator[int]:
-    """Context manager: a file descriptor for the output of a process, which is appended to ``file``. The copying
-    continues after the block, until that process and its children have closed the descriptor.
+    """Context manager: a file descriptor for the output of a process. The output is appended to ``file`` line by line,
+    with secrets hidden. The copying continues after the block, until that process and its children have closed the
+    descriptor.
 
     :raises OSError: when ``file`` cannot be opened.
     """

@@ -231,7 +231,8 @@ class OffsetCommitter:
     def _record_failure_and_log_first(
         self, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets], error: CoterieError
     ) -> None:
-        """Log that a commit failed, unless the connector's previous commit failed too."""
+        """Record that a commit of ``connector`` failed with ``error``, and log that, unless the connector's previous
+        commit failed too."""
         if connector not in self._failing_connectors:
             log.warning(
                 "Connector %s: committing offsets to group %s failed, so Kafka's tools do not show the lag; "

@@ -202,8 +202,9 @@ class PluginCalls:
                 call.future.set_exception(WorldError(CLOSED_MESSAGE))
 
     def wait_or_abandon_running_calls(self, timeout_s: float) -> None:
-        """After :meth:`close`: wait ``timeout_s`` at most until the running calls have returned or are lost. Calls that
-        still run then are abandoned: their threads end with the process. Logs all calls that have not returned."""
+        """After :meth:`close`: wait ``timeout_s`` at most until each running call has returned or exceeded its time
+        limit. Calls that still run then are abandoned: their threads end with the process. Logs all calls that have not
+        returned."""
         with self._changed:
             assert self._is_closed
             self._changed.wait_for(lambda: not self._ledger.running_call_ids(), timeout_s)
@@ -300,8 +301,8 @@ class PluginCalls:
             call.future.set_result(result)
 
     def _watch_time_limits(self) -> None:
-        """Abandon calls at the ends of their time limits, and start waiting calls when running ones no longer count.
-        Runs on a separate thread until :meth:`close` was called and no call runs."""
+        """Abandon calls at the ends of their time limits, and start waiting calls when running ones no longer count
+        toward the maximum of their queue. Runs on a separate thread until :meth:`close` was called and no call runs."""
         while True:
             with self._changed:
                 now_s = time.monotonic()

@@ -79,7 +79,8 @@ def make_java_redactor(spark: SparkSession) -> Any:
 
 
 def install_secret_redactor(spark: SparkSession) -> EventRedactor | None:
-    """A new redactor of the events of ``spark``; None if Spark has neither UI nor event log.
+    """Begin to hide the values of references to secrets in the events of ``spark``, and return the redactor; None,
+    without any effect, if Spark has neither UI nor event log.
 
     :raises WorldError: when this version of Spark has other internals, or the JVM does not take the known values.
     """

@@ -34,8 +34,8 @@ _PREFIXES = (SOURCE_PREFIX, SINK_PREFIX, OPTION_PREFIX, "consumer.override.", "p
 def new_redacting_session(
     spark: SparkSession, config: Mapping[str, str], resolved_config: Mapping[str, str]
 ) -> SparkSession:
-    """A new session of the application of ``spark`` that redacts the options whose values come from references: those
-    whose values in ``config`` and in ``resolved_config`` differ."""
+    """A new session of the application of ``spark``, without :data:`FUNCTIONS_THAT_CALL_JAVA`, that redacts the options
+    whose values come from references: those whose values in ``config`` and in ``resolved_config`` differ."""
     session = new_session_without_java_functions(spark)
     names = sorted({_spark_option_name(key) for key, value in config.items() if resolved_config[key] != value})
     if names:

@@ -345,20 +345,20 @@ class SparkTaskRuntime:
             self._driver.close()
 
     def _end_runs_after_jvm_exit(self, reason: str) -> None:
-        """Reject further commits of all splits and tasks and report :class:`RuntimeDied`: the JVM has ended
-        unexpectedly."""
+        """The JVM has ended unexpectedly: reject further commits of all splits and tasks, end all runs that have a
+        query, and report :class:`RuntimeDied` with ``reason``."""
         self._jvm_exit_reason = reason
         self._splitter.close_fences_nowait()
         self._supervisor.end_runs_without_stopping_queries()
         self._events.put(RuntimeDied(reason=reason))
 
     def _driver_for_loggers(self) -> SparkDriver | None:
-        """The Spark session whose JVM has loggers to show; None when no JVM runs on this worker, or it is being
-        closed."""
+        """The driver (SparkSession and JVM) whose JVM has loggers to show; None when no JVM runs on this worker, or it
+        is being closed."""
         return None if self._jvm_exit_reason is not None or self._closing.is_set() else self._driver
 
     def _running_driver(self) -> SparkDriver:
-        """The Spark session of this worker, with its JVM.
+        """The driver (SparkSession and JVM) of this worker.
 
         :raises WorldError: when Spark is not running on this worker, or is being closed.
         """

@@ -218,8 +218,7 @@ class Splitter:
     ) -> list[Mapping[str, str]] | None:
         """Finish the re-split of the connector's closed checkpoint generation unless another worker performs it, as
         :meth:`coterie.herder.seams.TaskRuntime.create_next_checkpoint_generation` describes. ``fence``: a new fence
-        from
-        :meth:`add_fence`.
+        from :meth:`add_fence`.
 
         Returns the configs of the tasks of the newest generation, also if no generation was closed. None when there is
         no generation, when no task can start in the newest one, or when another worker performs the re-split.
@@ -427,7 +426,7 @@ class Splitter:
             yield
         except Exception as error:
             if driver is not None and has_lost_jvm_connection(error):
-                driver.wait_and_report_jvm_exit(timeout_s=JVM_EXIT_TIMEOUT_S)
+                driver.wait_until_jvm_exit_is_reported(timeout_s=JVM_EXIT_TIMEOUT_S)
             try:
                 self._running_driver()
             except WorldError as not_running:

@@ -81,7 +81,7 @@ class _MessageBytes:
 
     def check_and_count_elements(self, position: int, count: int, size_min_bytes: int) -> int:
         """``count``, the number of elements that begin at ``position``, each of at least ``size_min_bytes`` bytes,
-        after a check.
+        after a check. Counts the elements toward the maximum of the message.
 
         :raises WireError: when the bytes left are too few, or the message has too many elements.
         """

@@ -87,7 +87,8 @@ logger = logging.getLogger(__name__)
 
 class ChorePerformer:
     """Performs chores with the shells that were passed to the worker: logs, membership, runtime and leader client. It
-    closes none of them, except the runtime by the chore CloseRuntime."""
+    closes none of them, with these exceptions: the chore CloseRuntime closes the runtime, CloseRequestIntake the intake
+    of requests, and Leave ends the membership."""
 
     def __init__(
         self,

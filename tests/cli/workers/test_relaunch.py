@@ -69,6 +69,11 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
             compose.check_listeners_for_restart(listening("127.0.0.1", other.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match=r"Cannot listen at 203\.0\.113\.1"):
             compose.check_listeners_for_restart(listening("203.0.113.1", own.getsockname()[1]), running=running)
+        admin = worker_settings(
+            {"admin.listeners": f"http://127.0.0.1:{other.getsockname()[1]}", "listeners": "http://:0"}
+        )
+        with pytest.raises(WorldError, match=r"set another port in admin\.listeners"):
+            compose.check_listeners_for_restart(admin, running=running)
 
 
 @pytest.mark.parametrize("own_host", ["127.0.0.1", "localhost"])

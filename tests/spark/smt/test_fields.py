@@ -1,9 +1,12 @@
 """Connect's transforms of fields, with Connect's names and keys, on rows of a real Spark."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError
 from tests.spark.conftest import Rig
@@ -90,6 +93,48 @@ async def test_a_null_stays_null_and_a_null_key_too(rig: Rig) -> None:
     rows = through(records(rig.session, None), config_of(type="MaskField", fields="id,name"))
     assert values(rows) == [{"id": None, "name": None, "place": None}]
     assert parts(rows)[0]["tombstone"] is True
+
+
+REPLACEMENTS = [
+    ("tinyint", "-128", True),
+    ("tinyint", "300", False),
+    ("int", " +7 ", True),
+    ("int", "5.0", False),
+    ("int", "1e3", False),
+    ("int", "1_000", False),
+    ("int", "2147483648", False),
+    ("bigint", "2147483648", True),
+    ("decimal(5,2)", "999.99", True),
+    ("decimal(5,2)", "1e2", True),
+    ("decimal(5,2)", "123456", False),
+    ("double", "1e3", True),
+    ("double", "1_000", False),
+    ("double", "NaN", False),
+]
+
+
+@pytest.mark.parametrize(("type_", "replacement", "is_valid"), REPLACEMENTS)
+async def test_a_replacement_is_refused_before_a_batch_if_spark_cannot_cast_it(
+    rig: Rig, type_: str, replacement: str, is_valid: bool
+) -> None:
+    rows = records(rig.session, (1,), schema="id INT")
+    rows = rows.withColumn("id", F.col("id").cast(type_))
+    config = config_of(type="MaskField", fields="id", replacement=replacement)
+    if is_valid:
+        (row,) = values(through(rows, config))
+        assert row["id"] == Decimal(replacement)
+        return
+    if replacement != "NaN":
+        with pytest.raises(PySparkException):
+            rows.select(F.lit(replacement).cast(type_)).collect()
+    with pytest.raises(ConfigError) as raised:
+        through(rows, config)
+    ((key, messages),) = raised.value.errors.items()
+    assert key == "transforms.t.replacement"
+    assert list(messages) == [
+        f"Invalid value {replacement} for configuration transforms.t.replacement: the replacement is not a value of "
+        f"type {type_}, the type of column id"
+    ]
 
 
 @pytest.mark.parametrize(

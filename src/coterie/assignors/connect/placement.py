@@ -38,15 +38,16 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementEligibility:
-    """Which members may receive which jobs, with and without the members that are away: static members that have left
-    for a short time."""
+    """Which members may receive which jobs, with and without the members that have left briefly: static members that
+    have left for a short time."""
 
     eligibility_with_briefly_left: Eligibility
-    """Which members may receive which jobs if those that are away count as present."""
+    """Which members may receive which jobs if static members that have left for a short time count as present."""
     eligibility_without_briefly_left: Eligibility
-    """Which of the other members may receive which jobs."""
+    """The same without the static members that have left for a short time."""
     jobs_claimed_only_by_briefly_left: Jobs
-    """The jobs that are claimed only by members that are away: these jobs stay where they are, or wait."""
+    """The jobs that are claimed only by static members that have left for a short time: these jobs stay where they are,
+    or wait."""
 
     @classmethod
     def from_eligibility(cls, in_group: Eligibility, briefly_left: frozenset[MemberId]) -> "PlacementEligibility":

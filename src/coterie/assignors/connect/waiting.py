@@ -1,5 +1,5 @@
-"""The jobs that are deferred for departed members (the scheduled rebalance delay), or wait for members that are
-away."""
+"""The jobs that are deferred for departed members (the scheduled rebalance delay), or wait for static members that have
+left for a short time."""
 
 from collections.abc import Mapping, Sequence
 

@@ -178,7 +178,7 @@ def topic_authorization_with_partition_errors(
     indexes themselves.
     """
 
-    def make_refused_entry(topic: Any, error: ErrorCode) -> Values:
+    def make_topic_entry_with_partition_errors(topic: Any, error: ErrorCode) -> Values:
         field = _topic_name_field(topic)
         numbers = [
             one if index_fields[0] is None else getattr(one, index_fields[0])
@@ -191,7 +191,10 @@ def topic_authorization_with_partition_errors(
         }
 
     return ItemAuthorization(
-        request_field=request_field, response_field=response_field, check=check, make_refused_entry=make_refused_entry
+        request_field=request_field,
+        response_field=response_field,
+        check=check,
+        make_refused_entry=make_topic_entry_with_partition_errors,
     )
 
 

@@ -206,7 +206,7 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
 
 
 def _unadded_partition_rule(version: int) -> UnaddedPartitionRule:
-    """What a Produce request of this version supports if the partition of its batch is not in the transaction
+    """How a Produce request of this version is handled if the partition of its batch is not in the transaction
     (KIP-890)."""
     if version > 11:
         return UnaddedPartitionRule.ADD_PARTITION

@@ -111,7 +111,7 @@ async def _add_or_verify_offsets_partition(
 
 
 def _unadded_partition_rule(version: int) -> UnaddedPartitionRule:
-    """What a request of this version supports if the partition with the offsets is not in the transaction."""
+    """How a request of this version is handled if the partition with the offsets is not in the transaction."""
     if version >= _ADDS_SINCE:
         return UnaddedPartitionRule.ADD_PARTITION
     if version >= _ABORTABLE_SINCE:

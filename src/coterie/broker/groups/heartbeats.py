@@ -13,7 +13,7 @@ that was added first is removed for a new one."""
 
 @dataclass(slots=True, kw_only=True)
 class _MemberRequestStats:
-    """The statistics of one member."""
+    """The number of heartbeats of one member, and the longest time between two of its requests."""
 
     gap_began_at_ms: int | None
     """When the current gap began: at the member's last request, or at the response to its last JoinGroup or SyncGroup.
@@ -69,7 +69,8 @@ class MemberRequestGaps:
         return groups
 
     def _find_or_add_member_stats(self, group_id: GroupId, member_id: MemberId) -> _MemberRequestStats:
-        """The member's statistics, which are added if there are none."""
+        """The member's statistics, which are added if there are none. If there are `_MEMBERS_MAX` members already,
+        those of the member that was added first are dropped."""
         key = (group_id, member_id)
         times = self._request_times.get(key)
         if times is None:

@@ -259,7 +259,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def start_reload(self) -> None:
         """Drop the machine's state, which may differ from the log, and refuse all pending requests with
-        NOT_COORDINATOR; then :meth:`run` reloads the group."""
+        NOT_COORDINATOR; then :meth:`run` reloads the group. If the group is being reloaded already, the reload reads
+        the log once more."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:

@@ -88,9 +88,8 @@ class MemberConnection:
 
     def record_heartbeat_end(self, number: int, response: HeartbeatResponse | None) -> None:
         """Record that the heartbeat with this request number was answered; ``response`` is None if the heartbeat gets
-        no response.
-        A member belongs to this connection from its first accepted heartbeat until it leaves the group or is unknown to
-        the group."""
+        no response. A member belongs to this connection from its first accepted heartbeat until it leaves the group or
+        is unknown to the group."""
         ended = self._pending.pop(number, None)
         if ended is None or response is None:
             return

@@ -108,8 +108,8 @@ class _LogCheck:
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def _topic_findings(self) -> Iterator[str]:
-        """Yield the findings about topics, partitions without their batches, configs of groups, and the cluster's
-        id."""
+        """Yield the findings about topics, partitions, rows that refer to no topic or partition, configs of groups, and
+        the cluster's id."""
         for topic, name, topic_id, partitions, configs in self._database.execute(
             "SELECT id, name, topic_id, partitions, configs FROM topics"
         ).fetchall():
@@ -145,7 +145,8 @@ class _LogCheck:
 
     def _open_transaction_findings(self) -> Iterator[str]:
         """Yield a finding for each transaction that is open in a partition although no transactional id has it as
-        ongoing: readers of committed records would wait for its end forever."""
+        ongoing: readers of committed records would wait for its end forever. Also yield a finding for each
+        transactional id whose ongoing transaction has invalid partitions."""
         ongoing: set[tuple[int, str, int]] = set()
         for transactional_id, producer_id, partitions in self._database.execute(
             "SELECT transactional_id, producer_id, partitions FROM transactions WHERE state = ?",

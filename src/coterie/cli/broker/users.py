@@ -71,7 +71,7 @@ def _check_broker_folder_exists(data: Path) -> None:
 
 
 def _check_folder_if_it_exists(data: Path) -> bool:
-    """Whether the folder ``data`` exists and is a broker's folder or empty; False if there is no such folder.
+    """Check the folder ``data``, if it exists: it must be a broker's folder or empty. Returns whether it exists.
 
     :raises WorldError: when the folder cannot be read, or contains files but none of a broker. So a mistyped name does
         not put a file of users into a folder of other files.

@@ -152,9 +152,10 @@ def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkp
 
 
 def wait_until_processes_suspended(process_group: int) -> None:
-    """Wait until every process of the process group is stopped or has ended. SIGSTOP takes a moment.
+    """Wait until every process of the process group is suspended (SIGSTOP, which takes effect a moment later) or has
+    ended.
 
-    :raises WorldError: when one has not stopped within ``STOPPED_WITHIN_S``.
+    :raises WorldError: when a process still runs after ``STOPPED_WITHIN_S``.
     """
     deadline = time.monotonic() + STOPPED_WITHIN_S
     while any(state not in "TtZX" for state in process_states(process_group)):

@@ -35,7 +35,7 @@ _NO_LISTENER_ERRNOS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH
 
 
 class GroupRestClient:
-    """A client of a group, given the URL of any of its workers.
+    """A client of a group through the REST API of its workers, given the URL of any of them.
 
     The client adds the URLs of the other workers from each description of the group, because the given worker may end
     before the others.

@@ -74,8 +74,9 @@ class GroupWithMemberNames:
     _members: tuple[MemberDescription, ...]
 
     def matching_members(self, text: str) -> list[MemberId]:
-        """The members that match ``text``: those with this host:port, else with this name, else with this instance id,
-        else with this member id. The leader selects the worker of an order in the same way, but not by member id."""
+        """The ids of the members that match ``text``: of those with this host:port, else with this name, else with this
+        instance id, else with this member id. The leader selects the worker of an order in the same way, but not by
+        member id."""
         members_with_id = [member for member in self._members if member.member_id == text]
         return [member.member_id for member in find_members_by_any_name(self._members, text) or members_with_id]
 

@@ -145,7 +145,7 @@ def run_worker(
 
     with (
         open_listeners(settings.rest_listeners, settings.rest_tls) as listeners,
-        open_listeners(settings.rest_admin_listeners, settings.rest_tls) as admin_listeners,
+        open_listeners(settings.rest_admin_listeners, settings.rest_tls, key="admin.listeners") as admin_listeners,
     ):
         member = member_settings(settings, listeners)
         place = _handover_if_same_protocol(settings, relaunch.inherited_handover(member))
@@ -182,12 +182,16 @@ def check_listeners_for_restart(settings: WorkerSettings, *, running: WorkerSett
         cannot be read.
     """
     own_listeners = [*map(_with_resolved_host, (*running.rest_listeners, *running.rest_admin_listeners))]
-    # Port 0: the addresses of this process are free after it ends.
-    listeners = [
-        listener._replace(port=0) if any(map(_with_resolved_host(listener).overlaps, own_listeners)) else listener
-        for listener in (*settings.rest_listeners, *settings.rest_admin_listeners)
-    ]
-    with open_listeners(listeners, settings.rest_tls):
+
+    def with_free_port(listener: RestListener) -> RestListener:
+        """Port 0 if this process uses the address, which is free after this process ends."""
+        is_own = any(map(_with_resolved_host(listener).overlaps, own_listeners))
+        return listener._replace(port=0) if is_own else listener
+
+    with (
+        open_listeners([*map(with_free_port, settings.rest_listeners)], settings.rest_tls),
+        open_listeners([*map(with_free_port, settings.rest_admin_listeners)], settings.rest_tls, key="admin.listeners"),
+    ):
         pass
 
 

@@ -9,10 +9,12 @@ from coterie.nouns.errors import ConfigError, WorldError
 
 
 def read_settings_and_warnings(path: Path) -> tuple[WorkerSettings, list[str]]:
-    """Read the settings file ``path`` of a worker; returns the settings, and a warning for each key without effect.
+    """Read the settings file ``path`` of a worker; returns the settings, and the warnings: one for each key that is
+    unknown or that other settings make ineffective. Logs nothing.
 
-    :raises ConfigError: when lines or keys are invalid; names the file and each of these lines or keys.
-    :raises WorldError: when the file cannot be read or is not UTF-8.
+    :raises ConfigError: when lines are invalid, or else keys; each message begins with the file, and for a line with
+        its number. The keys are checked in steps, and the first step with errors is reported.
+    :raises WorldError: when the file cannot be read or is not UTF-8, or a secret to which it refers cannot be hidden.
     """
     properties_by_key = read_properties(path)
     try:

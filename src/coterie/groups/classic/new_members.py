@@ -1,4 +1,4 @@
-"""Checks whether a client may join: the group's size limit, and member ids issued before the join (KIP-394)."""
+"""Admits new members: the group's size limit, and member ids that are issued before the join (KIP-394)."""
 
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
 from coterie.groups.classic.offset_messages import OffsetCommit, TxnOffsetCommit

@@ -38,8 +38,9 @@ class ProtocolSupportCounts:
                     ]  # clients choose the names, so unused ones could accumulate
 
     def any_supported_by_all(self, offered: Iterable[MemberProtocol]) -> bool:
-        """Whether at least one protocol of ``offered`` is offered by all members. Members whose protocols are unknown
-        are disregarded; without other members, every protocol counts as offered by all."""
+        """Whether at least one protocol of ``offered`` is offered by every member whose protocols are known. If the
+        client that offers them is itself a member, it is counted with the protocols that it offered before. If no
+        member is counted, every protocol counts as offered by all. False if ``offered`` is empty."""
         return any(self._member_count_by_protocol[protocol.name] == self._member_count for protocol in offered)
 
     def __eq__(self, other: object) -> bool:

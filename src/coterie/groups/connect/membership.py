@@ -226,8 +226,8 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
 
 
 def member_record_from_join(turn: Turn, request: Heartbeat) -> MemberRecord:
-    """The metadata in ``request``, a join, with the group's session timeout. ``group_epoch`` and ``joined_epoch`` are
-    the group epoch before this step; the caller replaces them."""
+    """The member's record from ``request``, a join, with the group's session timeout. ``group_epoch`` and
+    ``joined_epoch`` are the group epoch before this step; the caller replaces them."""
     group = turn.group
     assert request.rebalance_timeout_ms is not None
     return MemberRecord(

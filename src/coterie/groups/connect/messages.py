@@ -292,11 +292,12 @@ class ConfiguredJobsWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """The metadata that a member has sent in its requests (key version 5)."""
+    """The record of a present member (key version 5): what it has sent in its requests, and what the coordinator has
+    added."""
 
     member_id: MemberId
     group_epoch: GroupEpoch
-    """The group epoch at the end of the step that wrote this metadata."""
+    """The group epoch at the end of the step that wrote this record."""
     joined_epoch: GroupEpoch
     """The group epoch that began when the member joined: members are ordered by it."""
     instance_id: InstanceId | None
@@ -321,7 +322,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRemoved:
-    """The tombstone of a member's metadata (key version 5)."""
+    """The tombstone of a member's record (key version 5)."""
 
     member_id: MemberId
 
@@ -412,7 +413,7 @@ class DepartedMemberRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRemoved:
-    """The tombstone of the group's metadata (key version 3): the group does not exist any more."""
+    """The tombstone of the group's record (key version 3): the group does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ _NEXT_AT_MS = TaggedField(tag=5, write=Writer.int64, read=Reader.int64, default=
 
 
 def encode_group_record(record: GroupRecord) -> bytes:
-    """The encoded value of a `GroupRecord` record, whose key has version 3."""
+    """The encoded value of ``record``; the version of its key is 3."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     tagged = TaggedFieldsWriter()
@@ -88,7 +88,7 @@ def encode_group_record(record: GroupRecord) -> bytes:
 
 
 def decode_group_record(data: bytes) -> GroupRecord:
-    """The `GroupRecord` record with the encoded value ``data``.
+    """The record of the group whose encoded value is ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -161,7 +161,7 @@ _FORMER = TaggedField(tag=9, write=write_jobs, read=read_jobs, default=NO_JOBS)
 
 
 def encode_member_record(record: MemberRecord) -> bytes:
-    """The encoded value of a `MemberRecord` record, whose key has version 5."""
+    """The encoded value of ``record``; the version of its key is 5."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     writer.compact_nullable_string(record.instance_id)
@@ -184,7 +184,7 @@ def encode_member_record(record: MemberRecord) -> bytes:
 
 
 def decode_member_record(member_id: MemberId, data: bytes) -> MemberRecord:
-    """The `MemberRecord` record with the encoded value ``data``; the record's key contains ``member_id``.
+    """The record of the member ``member_id``, which is in the record's key, from the encoded value ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """

@@ -290,7 +290,8 @@ def _release_job(group: Group, job: Job, member_id: MemberId) -> None:
 
 
 def _replace_member_record(group: Group, member_id: MemberId, record: MemberRecord | None) -> None:
-    """Replace the metadata of the member by ``record``, or remove them."""
+    """Replace the member's record by ``record``; None: remove the member. Also updates the counts of the offered
+    assignors."""
     former = group.members.get(member_id)
     if former is not None:
         offer = offered_assignor_versions(former)

@@ -38,7 +38,7 @@ SignatureRequest: TypeAlias = SignContent | VerifySignature | FenceTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentSignature:
-    """The signature of a content."""
+    """The answer to :class:`SignContent`."""
 
     signature: Signature | None
     """None when the group's protocol has no session keys, or this worker has not read a key yet."""
@@ -46,7 +46,7 @@ class ContentSignature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureCheckResult:
-    """The result of the verification of a signature."""
+    """The answer to :class:`VerifySignature`."""
 
     is_valid: bool
     """False also when the group's protocol has no session keys: then no signature is accepted."""

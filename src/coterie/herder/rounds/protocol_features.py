@@ -26,9 +26,10 @@ def are_repeated_writes_looked_up(herder: Herder) -> bool:
 
 
 def may_rejoin_after_partial_release(herder: Herder) -> bool:
-    """Whether the leader recognizes the jobs that this worker reports although the last round revoked them. A leader
-    of Kafka Connect counts them as this worker's jobs: it may revoke other jobs instead, and each such round lengthens
-    the time until its next revocation. False before the first round."""
+    """Whether this worker may request a round when it has released only some of its revoked jobs: whether the leader
+    recognizes the others, which this worker still reports, as revoked. A leader of Kafka Connect counts them as this
+    worker's jobs: it may revoke other jobs instead, and each such round lengthens the time until its next revocation.
+    False before the first round."""
     return are_repeated_writes_looked_up(herder)
 
 

@@ -21,8 +21,9 @@ from coterie.nouns.states import JobState
 def update_rebalance_window(turn: Turn) -> None:
     """Open the window if the set of configured jobs differs from the set of the last round, and close it if the sets
     are equal again. Request a round if the window has ended, or if it can end early
-    (:func:`_is_first_commit_of_one_connector`). Does nothing while a round is running or requested, or the worker is
-    leaving."""
+    (:func:`_is_first_commit_of_one_connector`). Without the set of the last round, a follower that has read the config
+    log to the offset of the last assignment stores the present set; nothing else is done then. Does nothing while a
+    round is running or requested, or the worker is leaving."""
     herder, rounds = turn.herder, turn.herder.rounds
     if not herder.place.has_current_assignment or rounds.is_rejoin_requested or herder.lifecycle.is_leaving:
         return
@@ -82,7 +83,7 @@ def _is_first_commit_of_one_connector(herder: Herder, more: Jobs, fewer: Jobs) -
 
 
 def _is_connector_failed(herder: Herder, connector: ConnectorName) -> bool:
-    """Whether the connector has the status FAILED, because its owner could not split it: then no task configs will
-    follow."""
+    """Whether the connector has the status FAILED, whatever the cause. Callers take this as: its owner could not split
+    it, so no task configs will follow."""
     status = herder.statuses.get(connector)
     return status is not None and status.state is JobState.FAILED

@@ -47,7 +47,8 @@ RejoinReason: TypeAlias = RejoinAfterJobsReleased | RejoinAfterConfigLogRead | R
 
 
 class HerderClassicGroupState:
-    """What every member keeps from one round to the next, leader or follower."""
+    """What a worker in a classic group keeps from one round to the next, as leader or as follower. What only the leader
+    keeps is in `LeaderState`."""
 
     def __init__(self, handover: ClassicMembershipHandover | None) -> None:
         # `following`

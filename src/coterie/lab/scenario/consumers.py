@@ -225,12 +225,12 @@ class ConsumersScenario(GroupScenario):
         )
 
     def count_and_print_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
-        """Print and count the partitions that the consumer ``name`` releases."""
+        """Count the partitions that the consumer ``name`` releases, and add them to the transcript."""
         self.stopped_partition_count += len(partitions)
         self.add_output_line(f"{name} stops [{', '.join(partitions)}]")
 
     def print_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
-        """Print the partitions that the consumer ``name`` has been assigned."""
+        """Add the partitions that the consumer ``name`` has been assigned to the transcript."""
         self.add_output_line(f"{name} reads [{', '.join(partitions)}]")
 
     # -- steps of the coordinator, timers of the consumers ------------------------------------------------------------

@@ -24,7 +24,8 @@ class GroupScenario(ABC):
         self.now_ms = 0
         """The time of the scenario's clock, in ms since the start of the scenario."""
         self.printed_lines: list[str] = []
-        """The lines that the present command has printed so far; a subclass clears them before each command."""
+        """The lines that the transcript has for the present command so far; a subclass clears them before each
+        command."""
         self.group = Group(
             group_id, ClassicGroupSettings(initial_rebalance_delay_ms=0)
         )  # KIP-415: "start rebalancing immediately"
@@ -39,7 +40,7 @@ class GroupScenario(ABC):
         """By the name of a member's worker or consumer, how often it has started."""
 
     def add_output_line(self, line: str) -> None:
-        """Add ``line`` to the lines that the present command prints."""
+        """Add ``line`` to the lines that the transcript has for the present command."""
         self.printed_lines.append(line)
 
     def enqueue_call(self, callback: Callable[[], None]) -> None:

@@ -108,7 +108,8 @@ class ScenarioWorker:
         self.group_protocol: ConnectProtocol | None = None
         """The group's protocol in the generation ``last_completed_generation``; None if this is -1."""
         self.rebalance_delay_ends_ms: int | None = None
-        """When the scheduled rebalance delay in the worker's last assignment ends; None if it has none or has ended."""
+        """When the scheduled rebalance delay in the worker's last assignment ends, in ms on the scenario's clock; None
+        if it has none or has ended."""
         self.next_moves_at_ms: int | None = None
         """When the worker, as the leader, requests the round that makes postponed moves; None if it has postponed no
         moves."""

@@ -89,8 +89,9 @@ class CoordinatorChecker(Protocol):
         ...
 
     def check_and_store_loaded_group(self, group: Group) -> None:
-        """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one. The group
-        has its hard state, and has handled no event yet."""
+        """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one, and set the
+        checker's state to it. A checker may only set its state. The group has its hard state, and has handled no event
+        yet."""
         ...
 
 
@@ -257,7 +258,7 @@ class SimCoordinator:
         self._perform_durable_effects()
 
     def _mark_durable_and_perform_effects(self, line_count: int) -> None:
-        """Perform the effects that waited for the next ``line_count`` records, which are durable now."""
+        """Record that the next ``line_count`` records are durable now, and perform the effects that waited for them."""
         self._world.add_record(RecordKind.DURABLE, line_count)
         self._outbox.mark_durable(line_count)
         self._perform_durable_effects()

@@ -57,8 +57,9 @@ class FaultInjector(ABC, Generic[SimProcessT]):
 
     @abstractmethod
     def end_process_faults_with_crash(self) -> None:
-        """End the faults of this simulation's processes; those of links and disk have ended already. Also crash the
-        coordinator or broker once more: always, or in some seeds. Called once, after the last fault."""
+        """End the faults of this simulation's processes; those of links and disk have ended already. A subclass may
+        also end processes permanently. Also crash the coordinator or broker once more: always, or in some seeds. Called
+        once, after the last fault."""
 
     @abstractmethod
     def start_service_if_missing(self, service: str) -> None:

@@ -43,7 +43,8 @@ class Network:
         """The probability that a message is delayed by 10 to 800 ms, on a healthy link too."""
 
     def find_or_add_link_faults(self, link_name: str) -> LinkFaults:
-        """The link of ``link_name``; if there is none yet, a new one without faults."""
+        """The faults of the link ``link_name``; if none are stored for this name yet, a new object without faults is
+        stored."""
         link = self._links.get(link_name)
         if link is None:
             link = self._links[link_name] = LinkFaults()

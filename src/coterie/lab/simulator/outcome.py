@@ -10,7 +10,8 @@ from coterie.lab.simulator.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationOutcome:
-    """The outcome of the simulation with one seed."""
+    """What the simulation with one seed has resulted in: the checksum of its records, counts, and the first broken
+    invariant."""
 
     seed: int
     digest: str

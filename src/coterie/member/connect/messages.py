@@ -68,7 +68,8 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareAssignmentRequest:
-    """ConnectGroupPrepareAssignment."""
+    """The request ConnectGroupPrepareAssignment: this member, which the coordinator has chosen to compute the target
+    assignment, asks for the state of the group."""
 
     group_id: GroupId
     member_id: MemberId
@@ -78,7 +79,8 @@ class PrepareAssignmentRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallAssignmentRequest:
-    """ConnectGroupInstallAssignment."""
+    """The request ConnectGroupInstallAssignment: this member returns the target assignment that it has computed, or
+    reports that its assignor has failed."""
 
     group_id: GroupId
     member_id: MemberId
@@ -93,7 +95,7 @@ class InstallAssignmentRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescriptionRequest:
-    """ConnectGroupDescribe, for one group."""
+    """The request ConnectGroupDescribe, for one group."""
 
     group_id: GroupId
     response_timeout_ms: int

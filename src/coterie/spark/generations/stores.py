@@ -40,7 +40,10 @@ class UnmovablePositionStore:
         )
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
-        """Write nothing: assert that ``positions`` is empty."""
+        """Write nothing. ``positions`` must be empty: :meth:`read` returns none that could be written.
+
+        :raises AssertionError: when ``positions`` is not empty, which is a bug in Coterie.
+        """
         assert not positions, "positions of such a source cannot be written into a checkpoint"
 
 

@@ -84,8 +84,9 @@ class GenerationRequest:
     """Returns the manifest of generation 0; None unless the connector has task configs, and all of them are of a
     version of Coterie without checkpoint generations or of Kafka Connect. Called only if there is a generation 0."""
     keeps_source_parts: bool = False
-    """Whether a task of the connector is failing. The other tasks are then not stopped for changed source partitions or
-    another number of tasks: see :meth:`GenerationUpdater._may_keep_unmatched_generation`."""
+    """Whether the generation may be kept although the source partitions or the number of tasks have changed, because a
+    task of the connector is failing. The other tasks then continue: see
+    :meth:`GenerationUpdater._may_keep_unmatched_generation`."""
 
     def inferred_values(self, previous: Manifest | None) -> Mapping[str, str]:
         """Values for all of ``keys_to_infer``. They are those of ``previous``, the manifest of the generation before
@@ -317,9 +318,10 @@ class GenerationUpdater:
         return None
 
     def _create_next_or_wait(self, number: int, manifest: Manifest) -> None:
-        """Create the generation after ``number``, which is closed and has ``manifest``, once its tasks have stopped or
-        the time that the updater waits for them is over. If another worker takes the re-split over, wait while that
-        worker makes progress."""
+        """Wait until the tasks of generation ``number``, which is closed and has ``manifest``, have stopped, but no
+        longer than the updater waits for tasks; then create the next generation in any case. If another worker takes
+        the re-split over, instead wait until that worker has finished, or has made no progress for the liveness
+        timeout, and return: the next generation need not exist then, and the caller checks again."""
         if number > 0:
             # Not for generation 0: no runtime of this version runs its tasks.
             generation_path = generation_folder(self._connector_path, number)
@@ -358,7 +360,8 @@ class GenerationUpdater:
         return True
 
     def _write_legacy_layout_manifest(self, request: GenerationRequest) -> None:
-        """Write the manifest of generation 0, unless it was written before.
+        """Write the manifest of generation 0 (the layout of versions of Coterie without checkpoint generations), unless
+        it was written before.
 
         :raises WorldError: when there is no such manifest, and ``request`` contains none.
         """

@@ -91,8 +91,9 @@ _ARROW_PARTITION_TYPES: tuple[type[DataType], ...] = (
 def write_batch(
     batch: Batch, files: OutputFileNames, *, format_: str, partition_fields: Sequence[str], options: Mapping[str, str]
 ) -> None:
-    """Write the rows of ``batch`` as ``files``; without rows no file is written. ``partition_fields``: the configured
-    partition columns, outermost first. ``options``: options of Spark's writer.
+    """Write the rows of ``batch`` as ``files``; files without rows are left out as far as that can be detected
+    (:func:`_may_have_rows`). ``partition_fields``: the configured partition columns, outermost first. ``options``:
+    options of Spark's writer.
 
     :raises WorldError: when the rows lack a partition column, or have no other column.
     :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.

@@ -49,7 +49,7 @@ class NoopSink:
 
     @classmethod
     def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
-        """Does nothing: there are no commit markers."""
+        """Does nothing: this sink stores no data by which it could reject batches."""
 
     def stage(self, batch: Batch) -> "NoopBatch":
         """Compute every row of the batch, and write nothing.

@@ -218,8 +218,8 @@ class PostgresWriter:
     # -- the take-over ------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """End the sessions of earlier starts, and store this start in the ledger, so that earlier starts cannot write.
-        Creates a missing ledger.
+        """End the sessions of earlier starts, and other sessions of this start, and store this start in the ledger, so
+        that earlier starts cannot write. Creates a missing ledger.
 
         :raises FencedError: when a later start has taken over, or this writer is closed.
         :raises UnreachableError: when the server cannot be reached or does not respond in time.
@@ -238,9 +238,9 @@ class PostgresWriter:
             self._roll_back_and_return_session(session)
 
     def _try_store_start_number(self, session: PostgresSession) -> bool:
-        """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left.
-        False when such a session exists, before or after the start was stored, or when the lock of the ledger's row was
-        not available within 1 s.
+        """Try to store this start in the ledger. True when it is stored and no session of :meth:`_list_sessions_to_end`
+        is left. False when such a session exists, before or after the start was stored, or when the lock of the
+        ledger's row was not available within 1 s.
 
         :raises FencedError: when a later start has taken over.
         """
@@ -273,8 +273,8 @@ class PostgresWriter:
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
     def _end_earlier_or_own_sessions(self, session: PostgresSession, deadline_s: float) -> None:
-        """Order the server to end each session of an earlier start, and wait for at most :data:`TERMINATE_WAIT_S` for
-        each.
+        """Order the server to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and other
+        sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each.
 
         :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed.
         """
@@ -382,8 +382,8 @@ class PostgresWriter:
     def _write_good_and_bad_rows(
         self, session: PostgresSession, batch_id: int, column_names: Sequence[str], separated_rows: SeparatedRows
     ) -> None:
-        """Write the good rows and then, if the config names a table for them, the bad rows. ``column_names``: the
-        columns of the table."""
+        """Append the good rows, or upsert and delete them by key; then, if the config names a table for them, write the
+        bad rows. ``column_names``: the columns of the table."""
         # Spark may compute the rows for longer than one statement may take; each wait for the server is limited.
         session.execute("SET LOCAL statement_timeout = 0")
         self._append_or_upsert_good_rows(session, batch_id, column_names, separated_rows.read_good_rows())
@@ -656,9 +656,10 @@ def read_columns(session: PostgresSession, table: str) -> list[TableColumn]:
 
 
 def find_quoted_target_schema(session: PostgresSession, target: PostgresTarget) -> str:
-    """The quoted name of the schema in which the target's table is or, if there is no such table, would be created.
+    """The quoted name of the schema of the target's table: the configured one, if there is one, without a question to
+    the server; otherwise the one in which the server finds the table, or would create it if there is no such table.
 
-    :raises WorldError: when the user's search path has no schema.
+    :raises WorldError: when no schema is configured, and the user's search path has none.
     """
     schema: str | None = None if target.schema is None else quote_name(target.schema)
     if schema is None:

@@ -92,7 +92,7 @@ class SparkSink:
 
     @classmethod
     def remove_deduplication_data(cls, config: PrefixedConfig, lineages: Sequence[TaskCheckpointLineage]) -> None:
-        """Does nothing: Spark's writers keep no commit markers."""
+        """Does nothing: Spark's writers store no data by which they could reject batches."""
 
     def stage(self, batch: Batch) -> "DirectSparkWrite":
         """The batch for :meth:`DirectSparkWrite.commit`. Nothing is computed or written here."""

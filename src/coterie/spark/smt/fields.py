@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -280,22 +281,33 @@ REPLACE_FIELD = TransformType(
 # -- MaskField --------------------------------------------------------------------------------------------------------
 
 
-def _replacement_column(name: str, type_: DataType, replacement: str) -> Column:
+def _replacement_column(session: SparkSession, name: str, type_: DataType, replacement: str) -> Column:
     """The configured ``replacement`` as a column of the type ``type_``, that of the column ``name``.
 
-    :raises ValueError: when ``type_`` is neither text nor a number, or ``replacement`` is not a value of it.
+    :raises ValueError: when ``type_`` is neither text nor a number, or ``replacement`` is not a finite number that
+        Spark's ANSI cast from text to ``type_`` accepts: for integers only digits after an optional sign, and for
+        integers and decimals only numbers in the range of the type.
     """
     if isinstance(type_, StringType):
         return F.lit(replacement)
     if not isinstance(type_, NumericType):
         raise ValueError(f"column {name} is neither text nor a number")
-    try:
-        number = Decimal(replacement)
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite() or (isinstance(type_, IntegralType) and number != number.to_integral_value()):
+    if not (_is_finite_number(replacement) and _can_cast(session, replacement, type_)):
         raise ValueError(f"the replacement is not a value of type {type_.simpleString()}, the type of column {name}")
     return F.lit(replacement).cast(type_)
+
+
+def _is_finite_number(text: str) -> bool:
+    try:
+        return Decimal(text).is_finite()
+    except InvalidOperation:
+        return False
+
+
+def _can_cast(session: SparkSession, text: str, type_: DataType) -> bool:
+    """Whether Spark's ANSI cast of ``text`` to ``type_`` succeeds. Spark computes this without a job."""
+    texts = session.createDataFrame(pa.table({"text": [text]}))
+    return texts.select(F.col("text").try_cast(type_).isNotNull()).collect()[0][0] is True
 
 
 def _empty_value_column(name: str, type_: DataType) -> Column:
@@ -330,7 +342,7 @@ def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfi
             mask = (
                 _empty_value_column(name, types_by_name[name])
                 if replacement is None
-                else _replacement_column(name, types_by_name[name], replacement)
+                else _replacement_column(rows.sparkSession, name, types_by_name[name], replacement)
             )
         except ValueError as error:
             raise settings.make_config_error("fields" if replacement is None else "replacement", str(error)) from error

@@ -129,6 +129,8 @@ class ConnectGroupHeartbeatResponse(Response):
     leader_id: str | None = field(metadata=STRING | {"tag": 0}, default=None)
     leader_epoch: int = field(metadata=INT32 | {"tag": 1}, default=-1)
     leader_url: str | None = field(metadata=STRING | {"tag": 2}, default=None)
+    """The URL of the leader's REST API; empty when the group has no leader, None when the response has no news of the
+    leader (``leader_id`` is then None, too)."""
     assignment_epoch: int = field(metadata=INT32 | {"tag": 3}, default=-1)
     config_offset: int = field(metadata=INT64 | {"tag": 4}, default=-2)
     session_timeout_ms: int = field(metadata=INT32 | {"tag": 5}, default=-1)

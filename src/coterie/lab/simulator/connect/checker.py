@@ -60,7 +60,8 @@ class ConnectGroupChecker(WorkersChecker):
         self._responses.check_sent_response(request, response)
 
     def check_and_store_loaded_group(self, group: Group) -> None:
-        """Check the group that the coordinator has loaded, at its first start or after a crash."""
+        """Check the group that the coordinator has loaded, at its first start or after a crash, and set what is stored
+        about its members to the loaded state."""
         self._responses.check_and_store_loaded_group(group)
         self._steps.check_and_store_loaded_group(group)
 
@@ -96,7 +97,7 @@ class ConnectGroupChecker(WorkersChecker):
         may still be a member runs the task; and the job epoch is not lower than that of the last run, and higher if
         that run had another owner, so that the data plane refuses the writes of that run. Only the session is checked
         if the coordinator has removed the member of ``process`` because its connection was closed, and has accepted no
-        heartbeat of it since.
+        heartbeat of it since. Otherwise the start is stored as the last run of the task.
 
         :raises Violation: ONE_OWNER, STOPPED_WHEN_EXPIRED, STALE_EFFECT.
         """

@@ -35,7 +35,8 @@ class ResponseChecker:
         """The highest member epoch, assignment epoch or group epoch in any response."""
 
     def check_sent_response(self, request: Request, response: Response) -> None:
-        """Check ``response`` to ``request`` when it is sent."""
+        """Check the response to an accepted heartbeat, or the snapshot of the group in the response to
+        PrepareAssignment, when it is sent; other responses are not checked."""
         match request, response:
             case Heartbeat(), HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
                 self._check_heartbeat_response(request, response)

@@ -200,7 +200,7 @@ class ClassicGroupChecker(WorkersChecker):
 
     def check_and_store_loaded_group(self, group: Group) -> None:
         """Check the group that the coordinator has loaded, at its first start or after a crash: no generation that was
-        sent is lost.
+        sent is lost. The members of the loaded group no longer count as fenced.
 
         :raises Violation: NOTHING_LOST.
         """

@@ -16,7 +16,7 @@ from coterie.nouns.jobs import Job, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedDeferral:
-    """Until when one job must be left unassigned, and for which departed member."""
+    """Until when one job must not be assigned to another member than the departed one, and which member that is."""
 
     deferred_until_ms: int
     """Before this time the job must not be assigned to another member."""

@@ -106,7 +106,8 @@ class ProducersChecker:
         self._transaction_by_label[label] = transaction
 
     def check_and_store_identity(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
-        """Check that no other process has received the producer id and epoch ``producer``, which ``process`` receives.
+        """Store the producer id and epoch ``producer``, which ``process`` receives for ``transactional_id``, and check
+        that no other process has received it.
 
         :raises Violation: ONE_PRODUCER.
         """
@@ -158,7 +159,7 @@ class ProducersChecker:
 
     def check_acknowledged_transaction_end(self, transaction: TransactionContents, *, is_commit: bool) -> None:
         """Check that ``transaction``, whose producer receives the success of its commit or abort, is committed or
-        aborted.
+        aborted. The transaction then counts as ended.
 
         :raises Violation: TOLD_IS_DONE.
         """

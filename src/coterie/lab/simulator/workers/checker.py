@@ -109,7 +109,8 @@ class WorkersChecker:
     def check_config_append(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
         """Check ``lines``, which are about to be appended to the config log for ``process``: if only the leader may
         append one of them, the last such line in the log must not come from another process that became the leader
-        later. ``leadership`` is the leadership number of ``process`` when it ordered the append.
+        later. ``leadership`` is the leadership number of ``process`` when it ordered the append. Also store that
+        ``process`` has appended such a line.
 
         :raises Violation: LEADER_LINES_IN_ORDER.
         """
@@ -144,7 +145,7 @@ class WorkersChecker:
                 )
 
     def check_task_restart(self, process: WorkerProcess, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
-        """Check that ``process`` may restart ``task``, whose query has died, at its present place: the process holds
+        """Check that ``process`` may restart ``task``, whose query has died, on the same checkpoint: the process holds
         the task's checkpoint (``holds_checkpoint``), its lease has not ended, and no other member runs the task.
 
         :raises Violation: RESTARTED_IN_PLACE, ONE_OWNER.

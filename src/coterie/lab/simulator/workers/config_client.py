@@ -15,7 +15,7 @@ FENCED = LogPosition(-1)
 
 
 class ConfigLogClient:
-    """The client of the config log in one process."""
+    """Reads the simulated config log, and appends lines to it, for the herder of one process."""
 
     def __init__(
         self,

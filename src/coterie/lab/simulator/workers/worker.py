@@ -80,8 +80,8 @@ class SimWorker(WorkerProcess):
 
     @abstractmethod
     def _check_listener_news(self, effect: herder.NotifyRebalanceListeners) -> None:
-        """Called when the herder orders that the listeners of this worker's rebalances be notified of jobs that were
-        assigned, revoked or lost."""
+        """Check the news of assigned, revoked or lost jobs that the herder orders to pass to the listeners of this
+        worker's rebalances. Does nothing in this class."""
 
     def _add_process_record(self, kind: RecordKind, *values: RecordValue) -> None:
         """Add a record with the process's name as its first value."""
