@@ -207,7 +207,7 @@ async def test_a_read_while_the_worker_starts_is_503_and_may_be_sent_again(clust
 
 
 @pytest.mark.parametrize("problem", [problem for problem, status in STATUS_BY_PROBLEM.items() if status == 503])
-def test_every_503_has_the_time_after_which_to_send_the_request_again(problem: Problem) -> None:
+def test_every_503_has_a_retry_after(problem: Problem) -> None:
     error = ProblemRefusal(RequestRefused(problem=problem, message="later"))
     response = error_response(Request({"type": "http", "method": "GET", "headers": []}), error)
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
