@@ -8,6 +8,7 @@ import pytest
 from coterie.broker.settings import BrokerSettings
 from coterie.cli.fleet import GROUP_ID, Fleet, FleetSettings
 from coterie.cli.processes import Children
+from coterie.cli.workers.settings_file import read_properties
 from coterie.nouns.membership import GroupProtocolName
 from tests.broker.apis.connect_groups.worker import Worker
 from tests.broker.conftest import ThreadedBroker, raw_client
@@ -40,6 +41,20 @@ def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Pat
     fleet.restart_broker_and_report_ended()
     assert fleet.worker_unready_reason(0) == "its process has ended"
     fleet.close()
+
+
+def test_a_workers_settings_file_has_a_data_folder_with_unusual_characters(tmp_path: Path, children: Children) -> None:
+    data_folder = tmp_path / "a\nlisteners=x\r\\n = : ä#"
+    fleet = Fleet(
+        FleetSettings(data_folder=data_folder, broker_port=free_port(), first_rest_port=free_port()),
+        children,
+        print_line=lambda line: None,
+    )
+    fleet.start_worker(0)
+    fleet.close()
+    properties = read_properties(data_folder / "workers" / "worker-0.properties")
+    assert properties["checkpoint.location"] == str(data_folder / "checkpoints")
+    assert properties["listeners"] == fleet.settings.rest_url(0)
 
 
 def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path: Path) -> None:

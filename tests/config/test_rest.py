@@ -1,5 +1,7 @@
 """Listeners, their certificates, users, CORS and response headers of a worker's REST API."""
 
+import csv
+
 import pytest
 
 from coterie.config.rest import ClientAuth, ResponseHeader, RestListener, RestScheme
@@ -171,6 +173,33 @@ def test_response_headers_are_parsed_as_connect_writes_them() -> None:
         ResponseHeader("X-Frame-Options", "DENY", replaces_existing=True),
         ResponseHeader("Cache-Control", "no-cache, no-store", replaces_existing=False),
         ResponseHeader("X-XSS-Protection", "1; mode=block", replaces_existing=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "named_rule"),
+    [
+        ("set A: b, set X-Frame-Options: DENY\nset C: d", "'set X-Frame-Options: DENY'"),
+        ('set A: b,"add X-Frame-Options: DE\r\nNY"', "'add X-Frame-Options: DE'"),
+        ("set X-Frame-Options: DE\x00NY", "'set X-Frame-Options: DE\\x00NY'"),
+        ("set A: b, set X Frame-Options: DENY", "'set X Frame-Options: DENY'"),
+        ("set X-Främe-Options: DENY", "'set X-Främe-Options: DENY'"),
+        ("set X-Motto: 10 €", "'set X-Motto: 10 €'"),
+        pytest.param(f"set A: {'a' * csv.field_size_limit()}", "field larger than field limit", id="a long rule"),
+    ],
+)
+def test_a_header_that_no_response_can_have_is_refused_with_its_key_and_rule(rules: str, named_rule: str) -> None:
+    message = errors({"response.http.headers.config": rules})["response.http.headers.config"]
+    reason = message.removeprefix(f"Invalid value {rules} for configuration response.http.headers.config: ")
+    assert reason != message
+    assert named_rule in reason
+
+
+def test_the_value_of_a_response_header_may_be_empty_or_contain_letters_of_latin_1() -> None:
+    rules = 'set X-Empty:,set X-Motto: grün\tund "gut"'
+    assert settings({"response.http.headers.config": rules}).response_headers == (
+        ResponseHeader("X-Empty", "", replaces_existing=True),
+        ResponseHeader("X-Motto", 'grün\tund "gut"', replaces_existing=True),
     )
 
 

@@ -21,6 +21,17 @@ async def test_a_leader_with_an_invalid_url_cannot_be_reached(url: str) -> None:
             )
 
 
+@pytest.mark.parametrize("status_code", [301, 307, 308])
+async def test_a_redirect_is_no_acceptance_of_task_configs(status_code: int) -> None:
+    """A proxy in front of the leader may redirect the request, which httpx does not follow."""
+    transport = httpx.MockTransport(lambda _: httpx.Response(status_code, headers={"Location": "http://h:2/"}))
+    async with httpx.AsyncClient(transport=transport) as client:
+        with pytest.raises(WorldError, match=f"refused the task configs with HTTP {status_code}"):
+            await HttpLeaderClient(client).publish_task_configs(
+                WorkerUrl("http://h:1/"), ConnectorName("a"), INCARNATION, [], None
+            )
+
+
 @pytest.mark.parametrize(
     ("body", "expected_end"),
     [

@@ -136,6 +136,24 @@ def test_a_task_folder_without_its_checkpoint_is_refused_with_advice(
         take_over_checkpoint(tmp_path)
 
 
+@pytest.mark.timeout(20)
+def test_a_start_whose_own_file_is_removed_is_refused_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_first_checkpoint_if_absent(tmp_path)
+    first = take_over_checkpoint(tmp_path)
+
+    def remove_own_file() -> None:
+        for entry in tmp_path.iterdir():
+            if entry.is_file() and entry.name.startswith("2-"):
+                entry.unlink()
+
+    monkeypatch.setattr(checkpoint, "TAKE_OVER_TIMEOUT_MS", 50)
+    with pytest.raises(WorldError, match=r"the file 2-.* of this start: check whether files were removed"):
+        take_over_checkpoint(tmp_path, check=remove_own_file)
+    assert not is_checkpoint_taken_over(first.path)
+
+
 def test_exchanging_with_a_missing_folder_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "one").touch()
     with pytest.raises(FileNotFoundError):

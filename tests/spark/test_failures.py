@@ -1,10 +1,21 @@
 """A failure's first line names the cause; ``test_runtime.py`` has those of a real Spark."""
 
 import errno
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
+
+from coterie.config import secrets
+from coterie.config.secrets import MASK, register_secret_to_hide
+from coterie.herder.restart_policy import RestartPolicy
+from coterie.herder.seams import RetriableStartError
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.failures import error_message, java_error_message, message_with_trace
+from coterie.spark.failures import error_message, exception_without_secrets, java_error_message, message_with_trace
+from coterie.spark.fence import FencedError
+from coterie.spark.sources.kafka_client import TopicAbsentError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +77,106 @@ def test_java_exceptions_are_reported_from_the_outermost_to_the_cause_without_re
     assert java_error_message(reading) == expected
     assert java_error_message(Throwable(message=None)) == "Spark gives no reason"
     assert len(java_error_message(Throwable(message="x" * 5_000))) == 601
+
+
+# -- secrets in exceptions --------------------------------------------------------------------------------------------
+
+
+def raised(error: Exception, cause: Exception | None = None) -> Exception:
+    """``error`` after it was raised, because of ``cause``."""
+    with pytest.raises(type(error)) as caught:
+        raise error from cause
+    return caught.value
+
+
+@pytest.fixture
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No secret is known at the beginning of the test, and none of the test's secrets after it."""
+    monkeypatch.setattr(secrets, "_known_secrets", type(secrets._known_secrets)())
+
+
+@pytest.mark.usefixtures("no_known_secrets")
+def test_a_secret_that_only_names_a_file_or_a_class_of_the_traceback_changes_no_exception() -> None:
+    register_secret_to_hide(Path(__file__).stem)
+    register_secret_to_hide("WorldError")
+    error = raised(WorldError("a is away"), KeyError("a"))
+    assert exception_without_secrets(error) is error
+
+
+@pytest.mark.parametrize("is_in_cause", [False, True])
+def test_an_exception_of_coterie_keeps_its_type_and_its_fields_without_secrets(is_in_cause: bool) -> None:
+    register_secret_to_hide("open-sesame")
+    policy = RestartPolicy(restarts_max=7, delay_max_ms=9)
+    cause = ValueError("open-sesame") if is_in_cause else None
+    text, hidden_text = ("no", "no") if is_in_cause else ("no open-sesame", f"no {MASK}")
+
+    error = exception_without_secrets(raised(RetriableStartError(text, policy), cause))
+    assert isinstance(error, RetriableStartError)
+    assert (str(error), error.restart_policy) == (hidden_text, policy)
+    assert error.__cause__ is error.__context__ is None
+    assert error.__traceback__ is not None
+
+    refused_config = exception_without_secrets(raised(ConfigError({"key": [text, "b"]}), cause))
+    assert isinstance(refused_config, ConfigError)
+    assert refused_config.errors == {"key": (hidden_text, "b")}
+    assert str(refused_config) == f"key: {hidden_text} b"
+
+    absent = exception_without_secrets(raised(TopicAbsentError([text]), cause))
+    assert isinstance(absent, TopicAbsentError)
+    assert absent.topics == (hidden_text,)
+
+
+def test_an_exception_of_coterie_without_a_message_keeps_its_type_without_its_cause() -> None:
+    register_secret_to_hide("open-sesame")
+    error = exception_without_secrets(raised(FencedError(), ValueError("open-sesame")))
+    assert isinstance(error, FencedError)
+    assert not str(error)
+
+
+def fails_in_a_group() -> Exception:
+    return ExceptionGroup("two", [ValueError("open-sesame"), KeyError()])
+
+
+def fails_with_a_note() -> Exception:
+    error = ValueError("no")
+    error.add_note("the password is open-sesame")
+    return error
+
+
+def fails_to_compile() -> Exception:
+    with pytest.raises(SyntaxError) as caught:
+        compile("password = open-sesame sesame", "<text>", "exec")
+    return caught.value
+
+
+def fails_while_another_is_handled() -> Exception:
+    try:
+        try:
+            raise ValueError("open-sesame")
+        except ValueError:
+            raise LookupError("no")  # noqa: B904
+    except LookupError as error:
+        return error
+
+
+def fails_with_another_exception_as_message() -> Exception:
+    return WorldError(ValueError("open-sesame"))
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        fails_in_a_group,
+        fails_with_a_note,
+        fails_to_compile,
+        fails_while_another_is_handled,
+        fails_with_another_exception_as_message,
+    ],
+)
+def test_no_text_of_an_exception_quotes_a_secret(fail: Callable[[], Exception]) -> None:
+    register_secret_to_hide("open-sesame")
+    error = fail()
+    shown_error = exception_without_secrets(error)
+    assert isinstance(shown_error, RuntimeError)
+    assert str(shown_error).startswith(f"{type(error).__name__}: ")
+    assert "open-sesame" not in "".join(traceback.format_exception_only(shown_error))

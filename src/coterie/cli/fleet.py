@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import javaproperties
 
 from coterie.cli.processes import Child, Children
 from coterie.config import defaults
@@ -174,8 +175,10 @@ class Fleet:
         settings_file.parent.mkdir(parents=True, exist_ok=True)
         settings_file.write_text(
             "".join(
-                f"{key}={_escaped_property(value)}\n" for key, value in self._worker_properties(number, name).items()
-            )
+                f"{javaproperties.join_key_value(key, value, ensure_ascii=False)}\n"
+                for key, value in self._worker_properties(number, name).items()
+            ),
+            encoding="utf-8",
         )
         self.workers[number] = self._start_coterie_process(name, "worker", "-c", str(settings_file))
         return self.workers[number]
@@ -359,8 +362,3 @@ def _accepts_connections(port: int) -> bool:
 def _exit_cause(exit_code: int) -> str:
     """``exit_code``, an exit code or a negative signal number, as text."""
     return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-
-
-def _escaped_property(value: str) -> str:
-    """``value`` as written in a properties file."""
-    return value.replace("\\", "\\\\")

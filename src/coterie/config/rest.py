@@ -14,6 +14,7 @@ response.http.headers.config   headers of every response
 
 import csv
 import itertools
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ HTTPS_PREFIX = "listeners.https."
 """The prefix of the keys for https listeners."""
 CLIENT_AUTH_KEY = "ssl.client.auth"
 """Whether clients of https listeners need a certificate; the key without :data:`HTTPS_PREFIX`."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _NonEmptyText = Annotated[str, Field(min_length=1)]
 _Texts = Annotated[
@@ -290,16 +293,31 @@ def parse_listener(text: str) -> RestListener:
 def _parse_header_rules(rules: str) -> tuple[ResponseHeader, ...]:
     """The headers of ``response.http.headers.config``.
 
-    :raises ValueError: when a rule has another form than ``set NAME: VALUE`` or ``add NAME: VALUE``.
+    :raises ValueError: when a rule has another form than ``set NAME: VALUE`` or ``add NAME: VALUE``, or HTTP does not
+        allow the name or the value (RFC 9110, section 5).
     """
+    rules = rules.strip()
+    if (line_break := re.search(r"[\r\n]", rules)) is not None:
+        rule_start = rules[: line_break.start()].rpartition(",")[2].strip(' "')
+        raise ValueError(f"a line break follows {rule_start!r}, but a header has one line")
+    try:
+        rule_texts = next(csv.reader([rules], skipinitialspace=True), [])
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
     headers = []
-    for rule in next(csv.reader([rules], skipinitialspace=True), []):
-        action, _, header = rule.strip().partition(" ")
-        name, colon, value = header.partition(":")
+    for rule in map(str.strip, rule_texts):
+        action, _, header = rule.partition(" ")
+        name, colon, value = (header_part.strip() for header_part in header.partition(":"))
         # Connect also has setDate and addDate, with a date as value; a fixed date in every response has no use.
-        if action not in ("set", "add") or not colon or not name.strip() or not name.strip().isascii():
-            raise ValueError(f"{rule.strip()!r} is not `set NAME: VALUE` or `add NAME: VALUE`")
-        headers.append(ResponseHeader(name.strip(), value.strip(), replaces_existing=action == "set"))
+        if action not in ("set", "add") or not colon or not name:
+            raise ValueError(f"{rule!r} is not `set NAME: VALUE` or `add NAME: VALUE`")
+        if _HEADER_NAME.fullmatch(name) is None:
+            raise ValueError(f"{rule!r}: a header's name consists of ASCII letters, digits and !#$%&'*+-.^_`|~")
+        if _HEADER_VALUE.fullmatch(value) is None:
+            raise ValueError(
+                f"{rule!r}: a header's value consists of characters of Latin-1, without control characters"
+            )
+        headers.append(ResponseHeader(name, value, replaces_existing=action == "set"))
     return tuple(headers)
 
 

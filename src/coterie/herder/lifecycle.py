@@ -18,7 +18,17 @@ are answered.
 from dataclasses import replace
 from typing import Literal
 
-from coterie.herder import active_topics, offsets, place, questions, reads, statuses, view_requests, writes
+from coterie.herder import (
+    active_topics,
+    logger_levels,
+    offsets,
+    place,
+    questions,
+    reads,
+    statuses,
+    view_requests,
+    writes,
+)
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRequestIntake, CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
@@ -211,3 +221,4 @@ def _refuse_all_requests(turn: Turn, message: str) -> None:
     questions.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     offsets.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     view_requests.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+    logger_levels.refuse_all(turn, message)

@@ -9,6 +9,7 @@ from coterie.herder import config_records
 from coterie.herder.config_records import LoggerLevelWritten
 from coterie.herder.messages import AppendConfigLines, AppendForLoggerLevel, Reply, SetLoggerLevel
 from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.state import Turn
@@ -17,18 +18,29 @@ from coterie.herder.state import Turn
 def on_request(turn: Turn, id_: RequestId, request: SetGroupLoggerLevel) -> None:
     """Append the line that sets the level of the logger on all workers; the request is answered when it is durable."""
     line = config_records.logger_level_line(LoggerLevelWritten(logger=request.logger, level=request.level))
+    turn.herder.requests.logger_level_appends.add(id_)
     turn.emit(AppendConfigLines(purpose=AppendForLoggerLevel(id=id_), lines=(line,)))
 
 
 def on_appended(turn: Turn, id_: RequestId) -> None:
     """The line that sets the level is durable: answer its request ``id_``."""
-    turn.emit(Reply(id=id_, answer=SuccessWithoutContent()))
+    _answer_request(turn, id_, SuccessWithoutContent())
 
 
 def on_append_failed(turn: Turn, id_: RequestId, reason: str) -> None:
     """The line that sets the level could not be appended: refuse its request ``id_``, with ``reason``."""
     message = f"Failed to write to the config topic: {reason}"
-    turn.emit(Reply(id=id_, answer=RequestRefused(problem=Problem.LOG_FAILED, message=message)))
+    _answer_request(turn, id_, RequestRefused(problem=Problem.LOG_FAILED, message=message))
+
+
+def refuse_all(turn: Turn, message: str) -> None:
+    """Refuse all pending requests with LOG_FAILED: their lines may still become durable."""
+    refusal = RequestRefused(
+        problem=Problem.LOG_FAILED, message=f"{message}. The write has begun and may still take effect"
+    )
+    # In the order of the ids: that of a set differs between processes.
+    for id_ in sorted(turn.herder.requests.logger_level_appends):
+        _answer_request(turn, id_, refusal)
 
 
 def on_level_written(turn: Turn, line: LoggerLevelWritten) -> None:
@@ -39,6 +51,14 @@ def on_level_written(turn: Turn, line: LoggerLevelWritten) -> None:
         turn.emit(SetLoggerLevel(logger=line.logger, level=line.level))
     elif lifecycle.is_config_log_read:
         lifecycle.levels_to_set += (line,)
+
+
+def _answer_request(turn: Turn, id_: RequestId, answer: Answer) -> None:
+    """Answer the request and forget it. Does nothing if it was answered before."""
+    appends = turn.herder.requests.logger_level_appends
+    if id_ in appends:
+        appends.remove(id_)
+        turn.emit(Reply(id=id_, answer=answer))
 
 
 def set_awaited_levels(turn: Turn) -> None:

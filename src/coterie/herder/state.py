@@ -296,6 +296,9 @@ class PendingRequests:
         self.reads: dict[RequestId, PendingRead] = {}
         # `active_topics`
         self.topic_resets: dict[RequestId, PendingActiveTopicsReset] = {}
+        # `logger_levels`
+        self.logger_level_appends: set[RequestId] = set()
+        """The requests whose lines with a logger's level are being appended to the config log."""
         # `writes`
         self.writes: dict[WriteId, PendingWrite] = {}
         """Writes by id, in the order in which the requests arrived."""
@@ -311,6 +314,7 @@ class PendingRequests:
             or self.offset_reads
             or self.reads
             or self.topic_resets
+            or self.logger_level_appends
             or self.writes
         )
 

@@ -36,7 +36,7 @@ class BootstrapClient:
                 reasons.append(f"the broker at {server} did not respond within {timeout_s:g} s")
             except WorldError as error:
                 reasons.append(str(error))
-            # Try the other brokers first next time.
+            # Try the other brokers first next time. A concurrent call may have moved this server from its place.
             self._servers.remove(server)
             self._servers.append(server)
         raise WorldError("; ".join(reasons))

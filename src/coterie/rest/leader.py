@@ -110,7 +110,8 @@ class HttpLeaderClient:
             response = await self._http_client.post(url, content=body, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise WorldError(f"The request to the leader at {leader_url} failed: {_error_text(error)}") from error
-        if response.is_error:
+        # A redirect, for example of a proxy, is not followed: the leader has not accepted the configs.
+        if not response.is_success:
             error_type = SignatureRefusedError if response.status_code == 403 else WorldError
             # The message is logged. A body in another form than Connect's, for example from a proxy, might quote the
             # configs that were sent, so it is left out.

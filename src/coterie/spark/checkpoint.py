@@ -285,7 +285,8 @@ def _exchange_names_until_held(folder: Path, own_entry: Path, *, check: Callable
     """Exchange ``own_entry``, this start's plain file, with the checkpoint directory in ``folder``, the task's folder,
     until ``own_entry`` is that directory. ``check`` and ``may_exchange``: see :func:`take_over_checkpoint`.
 
-    :raises WorldError: when no directory is found and :data:`TAKE_OVER_TIMEOUT_MS` is over.
+    :raises WorldError: when no directory is found, or ``own_entry`` was removed, and :data:`TAKE_OVER_TIMEOUT_MS` is
+        over.
     :raises OSError: when the folder cannot be read or written.
     """
     deadline_s = time.monotonic() + TAKE_OVER_TIMEOUT_MS / 1000
@@ -300,14 +301,15 @@ def _exchange_names_until_held(folder: Path, own_entry: Path, *, check: Callable
             except ExchangeUnsupportedError:
                 _take_over_by_rename(folder, own_entry)
             except FileNotFoundError:
-                continue
+                checkpoint_path = None  # Another start has moved the directory, or files were removed.
             if not is_checkpoint_taken_over(own_entry):
                 return
-        elif time.monotonic() > deadline_s:
-            raise WorldError(
-                f"The task folder {folder} contains no checkpoint directory: check whether files were removed there"
-            )
-        else:
+        if checkpoint_path is None:
+            if time.monotonic() > deadline_s:
+                raise WorldError(
+                    f"The task folder {folder} contains no checkpoint directory, or no longer the file "
+                    f"{own_entry.name} of this start: check whether files were removed there"
+                )
             time.sleep(0.001)
 
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from coterie.config.secrets import hide_secrets
-from coterie.nouns.errors import ConfigError, CoterieError
+from coterie.nouns.errors import CoterieError
 
 SPARK_NOT_RUNNING_MESSAGE = (
     "Spark is not running on this worker: it has not started yet, or is being shut down; try again when the worker has "
@@ -46,19 +46,51 @@ def hide_secrets_in_exceptions() -> Iterator[None]:
 
 
 def exception_without_secrets(error: Exception) -> Exception:
-    """``error`` itself if neither it nor its causes quote the value of a reference to a secret; else an exception with
-    the same message, in which these values are hidden, and without causes. This exception is of the same class for a
-    ConfigError, and for an exception of Coterie whose only argument is its message; else it is a RuntimeError that
-    names the class."""
-    text = "".join(traceback.format_exception(error))
-    if hide_secrets(text) == text:
+    """``error`` itself if no message of it or of its causes quotes the value of a reference to a secret; else an
+    exception with the same message, in which these values are hidden, and without causes. For an exception of Coterie,
+    this is an exception of the same class with the same fields, in whose texts the values are hidden, too; else it is a
+    RuntimeError that names the class."""
+    if not _quotes_secret(error):
         return error
-    if isinstance(error, ConfigError):
-        return ConfigError({key: [*map(hide_secrets, messages)] for key, messages in error.errors.items()})
-    message = hide_secrets(str(error))
-    if isinstance(error, CoterieError) and error.args == (str(error),):
-        return type(error)(message).with_traceback(error.__traceback__)
-    return RuntimeError(f"{type(error).__name__}: {message}").with_traceback(error.__traceback__)
+    if isinstance(error, CoterieError):
+        # The class is not called: its parameters need not be those of the exception's message.
+        copy = type(error).__new__(type(error))
+        copy.__dict__.update({name: _hide_secrets_in_field(value) for name, value in vars(error).items()})
+        copy.args = _hide_secrets_in_field(error.args)
+        if not _quotes_secret(copy):
+            return copy.with_traceback(error.__traceback__)
+    return RuntimeError(f"{type(error).__name__}: {hide_secrets(str(error))}").with_traceback(error.__traceback__)
+
+
+def _quotes_secret(error: BaseException) -> bool:
+    """Whether a message or note of ``error``, or of an exception that its traceback shows, too, quotes the value of a
+    reference to a secret. The traceback's files, lines and classes do not count: a short value may be a part of
+    them."""
+    shown = traceback.TracebackException.from_exception(error, limit=0, compact=True)
+    return any(hide_secrets(text) != text for text in _messages(shown))
+
+
+def _messages(shown: traceback.TracebackException) -> Iterator[str]:
+    """The messages and notes of the exception ``shown`` and of its causes; for a SyntaxError also the line of code."""
+    yield str(shown)
+    yield from map(str, getattr(shown, "__notes__", None) or ())
+    if issubclass(shown.exc_type or Exception, SyntaxError):
+        yield shown.text or ""
+    for other in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
+        if other is not None:
+            yield from _messages(other)
+
+
+def _hide_secrets_in_field(value: Any) -> Any:
+    """``value``, a field of an exception, with the secrets hidden in its texts: in a text, and in the texts of tuples,
+    lists and dicts. Other values are returned unchanged."""
+    if isinstance(value, str):
+        return hide_secrets(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_hide_secrets_in_field, value))
+    if isinstance(value, dict):
+        return {key: _hide_secrets_in_field(item) for key, item in value.items()}
+    return value
 
 
 def has_lost_jvm_connection(error: BaseException) -> bool:

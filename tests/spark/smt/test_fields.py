@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError
+from coterie.spark.smt.fields import parse_cast_spec
 from tests.spark.conftest import Rig
 from tests.spark.smt.records import config_of, parts, records, through, values
 
@@ -87,6 +88,12 @@ async def test_a_value_that_is_no_struct_is_one_column(rig: Rig) -> None:
     assert values(through(text, config_of(type="Cast", spec="int32"))) == [{"value": 5}]
     seconds = config_of(type="TimestampConverter", target__type="unix", format="s", unix__precision="seconds")
     assert values(through(text, seconds)) == [{"value": 5}]
+
+
+async def test_brackets_in_the_names_of_columns_do_not_count_as_those_of_a_type() -> None:
+    expected = {"a>b": "int", "(c": "map<string,int>", "d": "decimal(10,2)"}
+    assert parse_cast_spec("a>b:int,(c:map<string,int>,d:decimal(10,2)") == expected
+    assert parse_cast_spec("decimal(10,2)") == {"": "decimal(10,2)"}
 
 
 async def test_a_null_stays_null_and_a_null_key_too(rig: Rig) -> None:

@@ -64,15 +64,17 @@ SPARK_TYPE_BY_CONNECT_TYPE: Mapping[str, str] = {
 
 
 def parse_cast_spec(spec: str) -> dict[str, str]:
-    """The new types in ``spec``, by column: ``price:decimal(10,2),distance:double``. A comma inside parentheses belongs
-    to a type. A type alone, for a key or value that is not a struct, is returned under an empty name.
+    """The new types in ``spec``, by column: ``price:decimal(10,2),distance:double``. A comma between brackets
+    belongs to a type. A type alone, for a key or value that is not a struct, is returned under an empty name.
 
     :raises ValueError: when ``spec`` is not of this form; the message is for users. Whether the types exist is not
         checked.
     """
     items, depth = [""], 0
     for character in spec:
-        depth += (character in "(<") - (character in ")>")
+        # A column's name may contain brackets, too: these do not count. A type alone has no column before it.
+        if ":" in items[-1] or ":" not in spec:
+            depth += (character in "(<") - (character in ")>")
         if character == "," and depth == 0:
             items.append("")
         else:
