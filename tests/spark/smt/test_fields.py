@@ -139,7 +139,7 @@ async def test_a_replacement_is_refused_before_a_batch_if_spark_cannot_cast_it(
     ((key, messages),) = raised.value.errors.items()
     assert key == "transforms.t.replacement"
     assert list(messages) == [
-        f"Invalid value {replacement} for configuration transforms.t.replacement: the replacement is not a value of "
+        f"Invalid value {replacement} for configuration replacement: the replacement is not a value of "
         f"type {type_}, the type of column id"
     ]
 
