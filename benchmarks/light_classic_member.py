@@ -23,7 +23,12 @@ from coterie.config import defaults
 from coterie.nouns.ids import ConfigOffset, GenerationId, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from coterie.wire.connect_bytes import (
+    decode_version_and_assignment,
+    decode_version_and_metadata,
+    encode_assignment,
+    encode_metadata,
+)
 from coterie.wire.errors import ErrorCode
 
 HEARTBEAT_INTERVAL_S = 3.0
@@ -137,7 +142,7 @@ class LightClassicMember(JobMember):
             assert synced.error_code == ErrorCode.none, synced
             self._completed = GenerationId(answer.generation_id)
             self._assigned_s = time.monotonic()
-            assignment = decode_assignment(synced.assignment)[1]
+            assignment = decode_version_and_assignment(synced.assignment)[1]
             if assignment.revoked:
                 self._must_join.set()
             self._note(MemberEpoch(answer.generation_id), (self.owned - assignment.revoked) | assignment.assigned)
@@ -180,7 +185,7 @@ class LightClassicMember(JobMember):
         """The assignments of all members of the generation in ``answer``, as their leader computes them."""
         members: dict[MemberId, MemberSpec] = {}
         for one in answer.members:
-            metadata = decode_metadata(one.metadata)[1]
+            metadata = decode_version_and_metadata(one.metadata)[1]
             owned = NO_JOBS if metadata.allocation is None else metadata.allocation.assigned
             members[MemberId(one.member_id)] = MemberSpec(owned=owned, is_draining=metadata.draining)
         outcome = assign(
