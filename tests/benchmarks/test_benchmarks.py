@@ -74,7 +74,8 @@ def test_each_event_of_a_group_stops_as_few_jobs_as_possible(system: str) -> Non
     assert (figures["join"]["moved"], figures["join"]["stopped"]) == (10, 10)
     assert (figures["leave"]["moved"], figures["crash"]["moved"], figures["drain"]["moved"]) == (10, 10, 10)
     assert (figures["bounce"]["moved"], figures["roll"]["moved"]) == (0, 0)
-    assert (figures["bounce"]["computations"], figures["roll"]["computations"]) == (0, 0)
+    # A leader of a classic group that has restarted starts a rebalance, to receive its members' metadata again.
+    assert (figures["bounce"]["computations"], figures["roll"]["computations"]) == (0, int(system == "classic"))
 
 
 def test_records_are_produced_fetched_and_written_one_by_one(measured: MeasuredBroker) -> None:
