@@ -1,10 +1,10 @@
-"""The bookkeeping of calls into plug-ins: which calls wait, run or are lost, and which may start. Starts no thread and
-reads no clock.
+"""The bookkeeping of calls into plug-ins: which calls wait, run or have timed out, and which may start. Starts no
+thread and reads no clock.
 
 | state | meaning | next |
 |---|---|---|
 | ``WaitingCall`` | waits until fewer calls of its queue run | Running, or removed: it was ended while it waited |
-| ``RunningCall`` | a thread runs the call | Lost, or removed: the call has returned |
+| ``RunningCall`` | a thread runs the call | TimedOut, or removed: the call has returned |
 | ``TimedOutCall`` | has exceeded its time limit, and its thread has not ended | removed: the call has returned late |
 
 A plug-in may block without end, and Python cannot end a thread. So two limits are independent: how many calls of a
@@ -80,7 +80,7 @@ class RunningCall:
     @property
     def earliest_deadline_s(self) -> float | None:
         """The monotonic second at which the first time limit of the call is over: its own, or that of its innermost
-        open stage; None while neither has one. From then on the call is lost."""
+        open stage; None while neither has one. Then the call becomes a :class:`TimedOutCall`."""
         limits = (self.deadline_s, self.open_stages[-1].deadline_s if self.open_stages else None)
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -125,7 +125,7 @@ class CallLedger:
 
     @property
     def lost_thread_count(self) -> int:
-        """Number of lost calls: the number of threads that hang in a plug-in."""
+        """Number of threads that hang in a plug-in: of the calls that have timed out and have not returned."""
         return sum(isinstance(state, TimedOutCall) for state in self._states.values())
 
     def add(self, queue: CallQueueSpec, *, ends_at_s: float | None = None) -> CallId:
@@ -159,7 +159,7 @@ class CallLedger:
 
     def begin_stage(self, call_id: CallId, stage: CallStage) -> bool:
         """Begin ``stage`` in a running call; an outer stage has no time limit meanwhile. If the outer stage has no time
-        limit, ``stage`` has none either. Returns False, without a change, when the call is lost."""
+        limit, ``stage`` has none either. Returns False, without a change, when the call has timed out."""
         match self._states[call_id]:
             case RunningCall(open_stages=stages) as state:
                 if stages and stages[-1].deadline_s is None:
@@ -171,7 +171,7 @@ class CallLedger:
 
     def end_stage(self, call_id: CallId, *, now_s: float, outer_ends_at_s: float) -> None:
         """End the innermost stage of a running call. The stage around it, if there is one and it has a time limit,
-        begins again: its time limit is over at ``outer_ends_at_s``. Does nothing when the call is lost."""
+        begins again: its time limit is over at ``outer_ends_at_s``. Does nothing when the call has timed out."""
         match self._states[call_id]:
             case RunningCall(open_stages=(*outermost, outer, _)) as state:
                 if outer.deadline_s is not None:
@@ -184,7 +184,7 @@ class CallLedger:
 
     def shorten_time_limit(self, call_id: CallId, ends_at_s: float) -> None:
         """Shorten the time limit of a waiting or running call: it is over at the monotonic second ``ends_at_s``, unless
-        it is over earlier. Does nothing for a call that is lost or has returned."""
+        it is over earlier. Does nothing for a call that has timed out or has returned."""
         match self._states.get(call_id):
             case (WaitingCall() | RunningCall()) as state if state.deadline_s is None or ends_at_s < state.deadline_s:
                 self._states[call_id] = replace(state, deadline_s=ends_at_s)
@@ -192,8 +192,8 @@ class CallLedger:
                 pass
 
     def expire_calls(self, now_s: float) -> list[ExpiredCall]:
-        """Return the calls whose time limit is over, and change their state: a running call becomes lost, a waiting one
-        is removed."""
+        """Return the calls whose time limit is over, and change their state: a running call becomes a
+        :class:`TimedOutCall`, a waiting one is removed."""
         expired = []
         for call_id, state in list(self._states.items()):
             match state:
@@ -223,7 +223,7 @@ class CallLedger:
         return waiting
 
     def running_call_ids(self) -> list[CallId]:
-        """The ids of the calls that run and are not lost, the oldest first."""
+        """The ids of the calls that run and have not timed out, the oldest first."""
         return [call_id for call_id, state in self._states.items() if isinstance(state, RunningCall)]
 
     def next_change_at_s(self, now_s: float) -> float | None:

@@ -74,7 +74,8 @@ class PluginCall:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the function of the call has returned, or will never run. A lost call has not ended."""
+        """Whether the function of the call has returned, or will never run. A call that was abandoned while its
+        function ran has not ended before the function returns."""
         return self.future.done() and (self.thread is None or not self.thread.is_alive())
 
     @contextmanager
@@ -95,8 +96,8 @@ class PluginCalls:
     """The calls of one worker into its plug-ins. All methods are safe on any thread."""
 
     def __init__(self, timeout_ms: int, on_lost_count: Callable[[int], None] = lambda _: None) -> None:
-        """``timeout_ms`` is the time limit of each stage of a call. ``on_lost_count`` is called with the number of lost
-        threads whenever it has changed."""
+        """``timeout_ms`` is the time limit of each stage of a call. ``on_lost_count`` is called with
+        :attr:`lost_thread_count` whenever it has changed."""
         self.timeout_ms = timeout_ms
         """The time limit of each stage of a call, for stages that begin from now on."""
         self._on_lost_count = on_lost_count
@@ -345,7 +346,7 @@ class PluginCalls:
         _fail_abandoned_call(call, PluginTimeoutError(message))
 
     def _report_lost_count_if_changed(self) -> None:
-        """Call ``on_lost_count`` if the number of lost threads has changed since the last call."""
+        """Call ``on_lost_count`` if :attr:`lost_thread_count` has changed since the last call."""
         with self._report_lock:
             if (lost_thread_count := self.lost_thread_count) != self._reported_lost_count:
                 self._reported_lost_count = lost_thread_count
