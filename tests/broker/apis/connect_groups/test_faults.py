@@ -19,7 +19,7 @@ from coterie.wire.connect_group_jobs import job_arrays
 from tests.broker.apis.connect_groups.reactions import Reaction as R
 from tests.broker.apis.connect_groups.reactions import reaction
 from tests.broker.apis.connect_groups.scene import TOPIC, Scene, check_members_are_served, picture, scene_of
-from tests.broker.apis.connect_groups.worker import ASSIGNOR, JOBS, Worker, describe
+from tests.broker.apis.connect_groups.worker import ASSIGNOR, DESCRIBE, JOBS, Worker, describe
 from tests.broker.conftest import DEADLINE_S, Connect, ThreadedBroker, wait_until
 from tests.broker.full_disk import fill_disk, lift_limit
 
@@ -446,4 +446,17 @@ def test_a_group_that_cannot_write_is_not_served_until_it_is_loaded_again_and_lo
     unread = [[replace(one, config_offset=-1) for one in shown.described.members] for shown in (before, after)]
     assert unread[0] == unread[1]
     assert replace(after.described, members=()) == replace(before.described, members=())
+    check_members_are_served(scene)
+
+
+def test_a_describe_request_for_too_many_groups_closes_only_its_connection(
+    broker: ThreadedBroker, connect: Connect
+) -> None:
+    """Its response has an error for each group, and none for the whole request."""
+    scene = scene_of(broker, connect)
+    before = picture(scene)
+    hostile = connect()
+    hostile.send(DESCRIBE, 0, group_ids=["g"] * MANY, include_authorized_operations=False)
+    assert hostile.is_closed()
+    assert picture(scene) == before
     check_members_are_served(scene)
