@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -561,15 +562,18 @@ async def test_a_query_that_spark_fails_while_the_broker_is_away_waits_for_it(
     await rig.wait_until(lambda: len(kafka.rows("away")) >= kafka.next_row)
     if moment == "in a batch":
         # The plan of the batch is complete when the broker ends, and Spark reads the records in the sink.
-        stage = FileSink.stage
+        # The batch may begin before the broker has the rows of both partitions.
+        stage, are_rows_produced = FileSink.stage, threading.Event()
 
         def kill_and_stage(sink: FileSink, batch: Batch) -> StagedBatch:
             monkeypatch.setattr(FileSink, "stage", stage)
+            assert are_rows_produced.wait(30)
             mortal_broker.kill()
             return stage(sink, batch)
 
         monkeypatch.setattr(FileSink, "stage", kill_and_stage)
         kafka.produce_rows("away", 2)
+        are_rows_produced.set()
     else:
         mortal_broker.kill()
     # The first attempt is the query's own end, the second one a start that finds no broker.
