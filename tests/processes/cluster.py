@@ -1,6 +1,7 @@
 """A cluster of real processes: one broker, some workers, each with its own JVM, and continuous input."""
 
 import csv
+import json
 import os
 import signal
 import socket
@@ -16,10 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import pytest
 
 from benchmarks.http_client import http
 from benchmarks.task_log import TaskTimeline, now_ms, parse_entries
 from coterie.cli.parent import PIPE_DESCRIPTOR_VARIABLE
+from coterie.nouns.membership import GroupProtocolName
+from tests.broker.apis.connect_groups.worker import describe
+from tests.broker.conftest import raw_client
 from tests.ports import free_port
 from tests.sink_files import counted
 
@@ -30,6 +35,15 @@ ROWS_A_FILE = 400
 INTERVAL_S = 1
 """Time between two files of a feed, and between two batches of a task."""
 _TASK_LOG_SUFFIX = ".tasks"
+
+CONNECT_IN_SOAK = pytest.mark.parametrize(
+    "group_protocol", [GroupProtocolName.CLASSIC, pytest.param(GroupProtocolName.CONNECT, marks=pytest.mark.soak)]
+)
+"""These tests run with a classic group in `make test`, and with a connect group in `make soak`."""
+CLASSIC_IN_SOAK = pytest.mark.parametrize(
+    "group_protocol", [GroupProtocolName.CONNECT, pytest.param(GroupProtocolName.CLASSIC, marks=pytest.mark.soak)]
+)
+"""These tests run with a connect group in `make test`, and with a classic group in `make soak`."""
 
 ValueT = TypeVar("ValueT")
 
@@ -156,6 +170,10 @@ class Cluster:
     broker_port: int = field(default_factory=free_port)
     processes: list[Process] = field(default_factory=list)
     broker: Process | None = None
+    group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
+    """The group protocol of all workers."""
+    session_ms: int = SESSION_MS
+    """The session timeout: a classic group has it from its workers, a connect group from the broker."""
     delay_ms: int = 2_000
     killed_ms: dict[str, int] = field(default_factory=dict)
     """When light workers were killed, by name (:meth:`kill_light_worker`)."""
@@ -172,12 +190,25 @@ class Cluster:
 
     def start_broker(self, *options: str) -> Process:
         """Start the broker with these further options of its command; returns when it listens."""
-        listen = f"127.0.0.1:{self.broker_port}"
+        listen, data = f"127.0.0.1:{self.broker_port}", str(self.folder / "broker")
+        session = f"group.connect.session.timeout.ms={self.session_ms}"
         self.broker = self._spawn(
-            "broker", "-m", "coterie", "broker", "--listen", listen, "--data", str(self.folder / "broker"), *options
+            "broker", "-m", "coterie", "broker", "--listen", listen, "--data", data, "--config", session, *options
         )
         until(lambda: self._listens(self.broker_port), within_s=30, what="the broker listens")
         return self.broker
+
+    def end_broker(self) -> Any:
+        """End the broker with SIGTERM; returns the statistics of its group coordinator."""
+        assert self.broker is not None
+        self.broker.popen.send_signal(signal.SIGTERM)
+        assert self.broker.wait(within_s=20) == 0
+        return json.loads((self.folder / "broker" / "stats.json").read_text())
+
+    def describe_connect_group(self) -> Any:
+        """The connect group of the workers, as its coordinator describes it."""
+        with raw_client(self.broker_port) as client:
+            return describe(client, GROUP_ID)
 
     def start_worker(
         self,
@@ -222,6 +253,7 @@ class Cluster:
         settings = {
             "bootstrap.servers": f"127.0.0.1:{bootstrap_port or self.broker_port}",
             "group.id": GROUP_ID,
+            "group.protocol": self.group_protocol.value,
             "config.storage.topic": "configs",
             "offset.storage.topic": "offsets",
             "status.storage.topic": "statuses",
@@ -229,7 +261,7 @@ class Cluster:
             "offset.storage.replication.factor": "1",
             "status.storage.replication.factor": "1",
             "listeners": f"http://127.0.0.1:{port}",
-            "session.timeout.ms": str(SESSION_MS),
+            "session.timeout.ms": str(self.session_ms),
             "heartbeat.interval.ms": "500",
             "rebalance.timeout.ms": "20000",
             "scheduled.rebalance.max.delay.ms": str(self.delay_ms),
@@ -246,7 +278,7 @@ class Cluster:
         return worker
 
     def wait_ready(self, *workers: WorkerProcess) -> None:
-        """Wait until all have settled in one generation. Spark has needed up to 102 s to start."""
+        """Wait until all have settled in one generation or group epoch. Spark has needed up to 102 s to start."""
 
         def settled() -> bool:
             for worker in workers:
@@ -256,7 +288,11 @@ class Cluster:
             one = len({group["generation"] for group in groups}) == 1
             return one and len(groups) == len(workers) and all(group["settled"] for group in groups)
 
-        until(settled, within_s=240, what=f"{', '.join(worker.name for worker in workers)} settle in one generation")
+        until(
+            settled,
+            within_s=240,
+            what=f"{', '.join(worker.name for worker in workers)} settle in one generation or group epoch",
+        )
 
     def create(self, worker: WorkerProcess, name: str, source: Path, sink_format: str, *, tasks: int = TASKS) -> None:
         config = {

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from coterie.nouns.membership import GroupProtocolName
 from tests.processes.cluster import Cluster, Feed
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    cluster = Cluster(folder=tmp_path)
+def group_protocol() -> GroupProtocolName:
+    """The group protocol of tests that say no other."""
+    return GroupProtocolName.CLASSIC
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, group_protocol: GroupProtocolName) -> Iterator[Cluster]:
+    cluster = Cluster(folder=tmp_path, group_protocol=group_protocol)
     try:
         yield cluster
     finally:

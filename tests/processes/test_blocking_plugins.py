@@ -1,7 +1,6 @@
 """Plug-ins that block without end, in a group of real workers: no other connector misses its batches, and no heartbeat
 is late, while workers join, drain and restart."""
 
-import json
 import signal
 import threading
 import time
@@ -14,9 +13,10 @@ import httpx
 import pytest
 
 from benchmarks.http_client import http
+from coterie.nouns.membership import GroupProtocolName
 from tests import blocking_source
 from tests.blocking_source import STAGES, blocking_config
-from tests.processes.cluster import SESSION_MS, Cluster, WorkerProcess, until
+from tests.processes.cluster import GROUP_ID, SESSION_MS, Cluster, WorkerProcess, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
@@ -43,9 +43,9 @@ FULL = Size(blocking=40, good=20, interval_s=5, lateness_max_s=2, drains_and_res
 class Fleet:
     """The workers of ``cluster``, and their connectors."""
 
-    def __init__(self, cluster: Cluster, size: Size, group_protocol: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, cluster: Cluster, size: Size, environment: Mapping[str, str]) -> None:
         self.cluster, self.size, self._environment = cluster, size, environment
-        self._properties = {"plugin.call.timeout.ms": "15000", "group.protocol": group_protocol}
+        self._properties = {"plugin.call.timeout.ms": "15000"}
         self.blocking = {f"bad-{number}": STAGES[number % len(STAGES)] for number in range(size.blocking)}
         self.good = [f"good-{number}" for number in range(size.good)]
         self.workers: list[WorkerProcess] = []
@@ -161,16 +161,18 @@ class Fleet:
 @pytest.mark.parametrize(
     ("size", "group_protocol"),
     [
-        pytest.param(SMALL, "classic", id="small", marks=pytest.mark.timeout(600)),
-        pytest.param(FULL, "classic", id="full-classic", marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
-        pytest.param(FULL, "connect", id="full-connect", marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
+        pytest.param(SMALL, GroupProtocolName.CLASSIC, id="small", marks=pytest.mark.timeout(600)),
+        *(
+            pytest.param(FULL, one, id=f"full-{one}", marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])
+            for one in GroupProtocolName
+        ),
     ],
 )
 def test_plugins_that_block_delay_no_batch_and_no_heartbeat_while_workers_come_and_go(
-    cluster: Cluster, size: Size, group_protocol: str, tmp_path: Path
+    cluster: Cluster, size: Size, tmp_path: Path
 ) -> None:
-    broker = cluster.start_broker()
-    fleet = Fleet(cluster, size, group_protocol, blocking_source.install(tmp_path / "packages"))
+    cluster.start_broker()
+    fleet = Fleet(cluster, size, blocking_source.install(tmp_path / "packages"))
     fleet.start("w0", "w1")
     fleet.create_all()
     fleet.wait_three_batches()
@@ -192,9 +194,7 @@ def test_plugins_that_block_delay_no_batch_and_no_heartbeat_while_workers_come_a
     # A connector waits for the return of its worker that restarts with its jobs. The others must not.
     lateness = {name: fleet.lateness_s(name) for name in fleet.good}
     lost = [view["plugin_threads"]["lost"] for worker in fleet.workers if (view := worker.view()) is not None]
-    broker.popen.send_signal(signal.SIGTERM)
-    assert broker.wait(within_s=20) == 0
-    members = json.loads((cluster.folder / "broker" / "stats.json").read_text())["groups"]["cluster"]
+    members = cluster.end_broker()["groups"][GROUP_ID]
     largest_gap_ms = max(member["largest_gap_ms"] for member in members.values())
     print(  # noqa: T201
         f"lateness of batches at most {max(late for name, late in lateness.items() if name not in restarted):.2f} s, "

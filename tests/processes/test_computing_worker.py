@@ -15,10 +15,8 @@ import pytest
 
 from benchmarks.http_client import http
 from benchmarks.task_log import fewest_stops, now_ms
-from tests.broker.apis.connect_groups.worker import describe
-from tests.broker.conftest import raw_client
 from tests.processes import waiting_assignor
-from tests.processes.cluster import GROUP_ID, SESSION_MS, Cluster, WorkerProcess, until
+from tests.processes.cluster import SESSION_MS, Cluster, WorkerProcess, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -63,8 +61,7 @@ class Computing:
         until(lambda: text in worker.log.read_text(), within_s=30, what=f"{worker.name} logs: {text}")
 
     def describe(self) -> Any:
-        with raw_client(self.cluster.broker_port) as client:
-            return describe(client, GROUP_ID)
+        return self.cluster.describe_connect_group()
 
     def stopped_since(self, *, gone: str | None = None) -> int:
         """How many tasks of workers other than ``gone`` have stopped since the new worker was started."""
@@ -84,9 +81,7 @@ def begin_computation(cluster: Cluster, *, timeout_ms: int) -> Computing:
         return cluster.start_light_worker(name, properties=properties, environment=environment)
 
     cluster.delay_ms = 0
-    configs = {
-        "computation.timeout.ms": timeout_ms, "session.timeout.ms": SESSION_MS, "initial.rebalance.delay.ms": 500
-    }  # fmt: skip
+    configs = {"computation.timeout.ms": timeout_ms, "initial.rebalance.delay.ms": 500}
     cluster.start_broker(
         *(word for key, value in configs.items() for word in ("--config", f"group.connect.{key}={value}"))
     )

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.processes.cluster import TASKS, Cluster, Feed, WorkerProcess, until
+from tests.processes.cluster import CONNECT_IN_SOAK, TASKS, Cluster, Feed, WorkerProcess, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -14,6 +14,7 @@ def followers_first(workers: list[WorkerProcess]) -> list[WorkerProcess]:
     return sorted(workers, key=lambda worker: worker.is_leader())
 
 
+@CONNECT_IN_SOAK
 def test_no_row_is_lost_or_doubled_when_a_python_process_a_jvm_and_the_leader_are_killed(
     cluster: Cluster, feed: Feed
 ) -> None:

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from benchmarks.http_client import http
-from tests.processes.cluster import TASKS, Cluster, Feed, until
+from tests.processes.cluster import CLASSIC_IN_SOAK, TASKS, Cluster, Feed, until
 from tests.processes.proxy import Proxy
 
 SESSION_MS = 20_000
@@ -14,14 +14,17 @@ SESSION_MS = 20_000
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(400)]
 
 
+@CLASSIC_IN_SOAK
 def test_a_broker_restart_stops_no_task_and_a_cut_or_frozen_worker_loses_no_row(cluster: Cluster, feed: Feed) -> None:
+    cluster.session_ms = SESSION_MS
     broker = cluster.start_broker()
     proxy = Proxy(cluster.broker_port)
     proxy.start()
     try:
-        session = {"session.timeout.ms": str(SESSION_MS)}
-        steady = cluster.start_worker("steady", properties=session)
-        shaky = cluster.start_worker("shaky", bootstrap_port=proxy.port, properties=session)
+        steady = cluster.start_worker("steady")
+        # When the proxy closes a connection, the worker has not ended.
+        properties = {"connection.grace.ms": "0"}
+        shaky = cluster.start_worker("shaky", bootstrap_port=proxy.port, properties=properties)
         cluster.wait_ready(steady, shaky)
         cluster.create(steady, "outages", feed.folder, "json")
         cluster.wait_running([steady, shaky], "outages")

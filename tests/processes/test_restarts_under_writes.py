@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.http_client import http
 from coterie.nouns.membership import GroupProtocolName
-from tests.processes.cluster import Cluster, WorkerProcess, until
+from tests.processes.cluster import CLASSIC_IN_SOAK, Cluster, WorkerProcess, until
 from tests.processes.writers import Journal, Writer
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -24,10 +24,9 @@ REPOSITORY = Path(__file__).parents[2]
 class RestartingWorkers:
     """Three light workers; one at a time restarts, while writes of ``journal`` wait for their responses."""
 
-    def __init__(self, cluster: Cluster, group_protocol: GroupProtocolName, journal: Journal) -> None:
+    def __init__(self, cluster: Cluster, journal: Journal) -> None:
         self.cluster = cluster
         self._journal = journal
-        self.properties = {"group.protocol": group_protocol.value}
         self.restarting: set[str] = set()
         self.stopped_s: list[float] = []
         """When each leader was ordered to stop or to restart."""
@@ -87,9 +86,7 @@ class RestartingWorkers:
 
     def _start(self) -> WorkerProcess:
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        return self.cluster.start_light_worker(
-            next(self._names), properties=self.properties, environment={"PYTHONPATH": path}
-        )
+        return self.cluster.start_light_worker(next(self._names), environment={"PYTHONPATH": path})
 
 
 def wait_for_unanswered(journal: Journal) -> None:
@@ -129,14 +126,12 @@ def end_writers(journal: Journal, writers: Sequence[Writer], *, writes: int) -> 
     print(f"{dict(Counter(write.method for write in journal.writes))}, slowest {slowest_s:.1f} s")  # noqa: T201
 
 
-def check_writes(
-    cluster: Cluster, group_protocol: GroupProtocolName, *, replacements: int, relaunches: int, writes: int
-) -> None:
+def check_writes(cluster: Cluster, *, replacements: int, relaunches: int, writes: int) -> None:
     """Write at least ``writes`` times. Meanwhile the leader is replaced ``replacements`` times, and then restarts in
     place ``relaunches`` times."""
     cluster.start_broker()
     journal = Journal()
-    workers = RestartingWorkers(cluster, group_protocol, journal)
+    workers = RestartingWorkers(cluster, journal)
     writers = start_writers(journal, workers, workers.urls)
     leaders = [workers.replace_leader() for _ in range(replacements)]
     assert len({leader.name for leader in leaders}) == replacements, "each time another worker led"
@@ -149,26 +144,20 @@ def check_writes(
 
 
 def test_each_of_150_writes_succeeds_while_three_workers_restart(cluster: Cluster) -> None:
-    check_writes(cluster, GroupProtocolName.CLASSIC, replacements=2, relaunches=1, writes=150)
+    check_writes(cluster, replacements=2, relaunches=1, writes=150)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("group_protocol", list(GroupProtocolName))
-def test_each_of_1000_writes_succeeds_while_three_workers_restart(
-    cluster: Cluster, group_protocol: GroupProtocolName
-) -> None:
-    check_writes(cluster, group_protocol, replacements=4, relaunches=3, writes=1_000)
+def test_each_of_1000_writes_succeeds_while_three_workers_restart(cluster: Cluster) -> None:
+    check_writes(cluster, replacements=4, relaunches=3, writes=1_000)
 
 
-@pytest.mark.parametrize(
-    "group_protocol", [GroupProtocolName.CONNECT, pytest.param(GroupProtocolName.CLASSIC, marks=pytest.mark.soak)]
-)
-def test_a_forwarded_write_whose_leader_is_killed_is_neither_lost_nor_performed_twice(
-    cluster: Cluster, group_protocol: GroupProtocolName
-) -> None:
+@CLASSIC_IN_SOAK
+def test_a_forwarded_write_whose_leader_is_killed_is_neither_lost_nor_performed_twice(cluster: Cluster) -> None:
     cluster.start_broker()
     journal = Journal()
-    workers = RestartingWorkers(cluster, group_protocol, journal)
+    workers = RestartingWorkers(cluster, journal)
     leader = workers.leader()
     followers = [worker.url for worker in workers.workers if worker is not leader]
     writers = start_writers(journal, workers, lambda: followers)

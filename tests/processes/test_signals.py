@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from coterie.spark.checkpoint import find_batch_id_in_flight
-from tests.processes.cluster import TASKS, Cluster, Feed, Process, until
+from tests.processes.cluster import CONNECT_IN_SOAK, TASKS, Cluster, Feed, Process, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -18,6 +18,7 @@ def assert_quiet(process: Process) -> None:
     assert [line for line in lines if any(word in line for word in odd)] == []
 
 
+@CONNECT_IN_SOAK
 def test_sigterm_to_its_process_group_makes_a_worker_end_its_batches_and_then_its_jvm(
     cluster: Cluster, feed: Feed
 ) -> None:

@@ -261,7 +261,9 @@ async def test_a_drain_is_refused_with_advice_when_the_group_uses_an_older_proto
 
 
 @CONNECT_TOO
-async def test_a_rolling_restart_restarts_every_task_once_on_the_same_worker(fleet: ProcessFleet) -> None:
+async def test_a_rolling_restart_restarts_every_task_once_on_the_same_worker(
+    fleet: ProcessFleet, group_protocol: GroupProtocolName
+) -> None:
     processes = await fleet.start("anna", "bert", "cleo")
     await fleet.create("orders", TASKS)
     owned = {process.name: process.running for process in processes}
@@ -273,7 +275,7 @@ async def test_a_rolling_restart_restarts_every_task_once_on_the_same_worker(fle
             order_of_ends.append(name)
 
         process.before_relaunch = noted
-    generation = await _generation(fleet)
+    generation, members = await _generation(fleet), await _member_ids(fleet)
 
     await asyncio.to_thread(commands.restart_workers_rolling, processes[0].url, timeout_s=60)
 
@@ -281,7 +283,11 @@ async def test_a_rolling_restart_restarts_every_task_once_on_the_same_worker(fle
     assert {process.name: process.running for process in processes} == owned, "a task moved to another worker"
     assert [len(process.runtimes) for process in processes] == [2, 2, 2]
     assert order_of_ends[-1] == last.name, "the leader restarts last"
-    assert await _generation(fleet) <= generation + 1, "only the leader's restart requests a rebalance"
+    assert await _member_ids(fleet) == members
+    if group_protocol is GroupProtocolName.CONNECT:
+        assert await _generation(fleet) == generation, "a restart in place changes nothing in a connect group"
+    else:
+        assert await _generation(fleet) <= generation + 1, "only the leader's restart requests a rebalance"
 
 
 @CONNECT_TOO
@@ -339,6 +345,12 @@ async def test_a_followers_restart_causes_no_rebalance_in_any_protocol(
         await until(lambda: len(follower.runtimes) == 2 and follower.running == owned, within_s=60)
         assert await _generation(fleet) == generation
         assert fleet.starts() - before == dict.fromkeys(owned, 1)
+
+
+async def _member_ids(fleet: ProcessFleet) -> set[str]:
+    shown = await fleet.group()
+    assert shown is not None
+    return {member["member_id"] for member in shown["members"]}
 
 
 async def _generation(fleet: ProcessFleet) -> int:
