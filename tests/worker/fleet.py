@@ -11,6 +11,7 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.assignors import assign_functions_by_name, read_offered_assignor
+from coterie.config.defaults import CONNECTION_GRACE_MS
 from coterie.herder.messages import Exit
 from coterie.herder.requests.reads import ConnectorStatus, DescribeConnectorStatus
 from coterie.herder.requests.writes import PutConnector, WrittenConnector
@@ -220,7 +221,9 @@ class Fleet:
             status_log=await topics.open_log(
                 f"{self.group_id}-statuses", partitions=2, replication_factor=1, setting_key="status.storage.topic"
             ),
-            membership=_connect_membership(member, assignors, servers, await config_log.topic_id())
+            membership=_connect_membership(
+                member, assignors, servers, await config_log.topic_id(), is_linked=port is not None
+            )
             if is_connect
             else _classic_membership(member, servers),
             runtime=runtime,
@@ -275,7 +278,12 @@ def _classic_membership(member: MemberSettings, servers: Sequence[str]) -> Membe
 
 
 def _connect_membership(
-    member: MemberSettings, assignors: Sequence[ConnectAssignor], servers: Sequence[str], config_topic_id: bytes
+    member: MemberSettings,
+    assignors: Sequence[ConnectAssignor],
+    servers: Sequence[str],
+    config_topic_id: bytes,
+    *,
+    is_linked: bool,
 ) -> Membership:
     settings = connect.MemberSettings(
         group_id=member.group_id,
@@ -286,6 +294,8 @@ def _connect_membership(
         assignors=tuple(map(read_offered_assignor, assignors)),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         config_topic_id=config_topic_id,
+        # When the link closes a connection, the worker has not ended.
+        connection_grace_ms=0 if is_linked else CONNECTION_GRACE_MS,
     )
     coordinator = KafkaConnectCoordinatorClient(servers, client_id=member.url, request_timeout_ms=SESSION_MS // 3)
     return GroupMembership(connect_step, connect.Member(settings, None), coordinator)
