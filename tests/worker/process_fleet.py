@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from coterie.broker.server import Broker
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
@@ -24,6 +25,13 @@ from tests.ports import free_port
 from tests.worker.simulated import SimulatedRuntime, until
 
 CONNECTOR = {"connector.class": "SimulatedSource"}
+
+
+def largest_heartbeat_gap_ms(broker: Broker, group: GroupId) -> int:
+    """The longest time between two heartbeats of a member of ``group``, as the broker has measured it."""
+    groups: Any = broker.stats()["groups"]
+    largest: int = max(member["largest_gap_ms"] for member in groups[group].values())
+    return largest
 
 
 @dataclass

@@ -26,7 +26,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.worker.fleet import Link
-from tests.worker.process_fleet import ProcessFleet, WorkerProcess
+from tests.worker.process_fleet import ProcessFleet, WorkerProcess, largest_heartbeat_gap_ms
 from tests.worker.simulated import until
 
 pytestmark = pytest.mark.processes
@@ -197,6 +197,15 @@ class MistypingAssignor(CooperativeAssignor):
         return ComputedTarget(members=dict.fromkeys([one.member_id for one in group.members]))  # type: ignore[arg-type]
 
 
+class RaisingAssignor(CooperativeAssignor):
+    """An assignor all of whose computations fail."""
+
+    name = "raising"
+
+    def assign(self, group: GroupSnapshot) -> ComputedTarget:
+        raise ValueError("no")
+
+
 @pytest.fixture
 def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The assignors of this module are the installed ones; at the end, those that block return."""
@@ -205,7 +214,7 @@ def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ChangingAssignor.snapshots.clear()
     found = EntryPoints(
         EntryPoint(cls.name, f"{__name__}:{cls.__name__}", "coterie.assignors")
-        for cls in (BlockingAssignor, ChangingAssignor, LyingAssignor, MistypingAssignor, SilentAssignor)
+        for cls in (BlockingAssignor, ChangingAssignor, LyingAssignor, MistypingAssignor, RaisingAssignor, SilentAssignor)
     )
     monkeypatch.setattr(assignors, "entry_points", lambda group: found)
     yield
@@ -213,8 +222,8 @@ def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_registered_assignors")
-@pytest.mark.parametrize("name", ["blocking", "lying", "mistyping"])
-async def test_an_assignor_that_blocks_or_lies_costs_no_worker_its_membership(
+@pytest.mark.parametrize("name", ["blocking", "raising", "lying", "mistyping"])
+async def test_an_assignor_that_blocks_raises_or_lies_costs_no_worker_its_membership_or_a_heartbeat(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -229,12 +238,13 @@ async def test_an_assignor_that_blocks_or_lies_costs_no_worker_its_membership(
         assert (await fleet.client.post(f"{fleet.workers[0].url}/connectors", json=body)).status_code == 201
         members = await _member_ids(fleet)
         loop = asyncio.get_running_loop()
-        ends_s = loop.time() + 2 * SESSION_MS / 1000
+        ends_s = loop.time() + 1.5 * SESSION_MS / 1000
         while loop.time() < ends_s:
             assert await _member_ids(fleet) == members, "a member was lost"
             await asyncio.sleep(0.2)
         assert not fleet.running(), "no target was computed"
         assert not [one for one in caplog.records if "Bug in Coterie" in one.getMessage()]
+        assert largest_heartbeat_gap_ms(broker, fleet.group_id) < SESSION_MS / 2
 
 
 @pytest.mark.usefixtures("_registered_assignors")

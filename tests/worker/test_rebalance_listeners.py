@@ -21,7 +21,7 @@ from coterie.nouns.connect_groups import LEAVE
 from coterie.nouns.ids import GroupEpoch, GroupId, MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from tests.worker.fleet import Link
-from tests.worker.process_fleet import ProcessFleet, WorkerProcess
+from tests.worker.process_fleet import ProcessFleet, WorkerProcess, largest_heartbeat_gap_ms
 from tests.worker.simulated import until
 
 pytestmark = pytest.mark.processes
@@ -225,6 +225,7 @@ async def test_a_listener_that_blocks_costs_no_heartbeat_and_no_move(tmp_path: P
         assert sum(len(runtime.stops) for runtime in bert.runtimes) == 0
         assert anna.worker is not None
         assert anna.worker.stall.longest_ms < STALL_MAX_MS
+        assert largest_heartbeat_gap_ms(broker, GROUP) < SESSION_MS / 2
         assert JournalOfTest.calls == [], "the calls after that of the blocked listener wait"
         Blocks.returns.set()
         await until(lambda: {str(task) for task in held().tasks} == anna.running, within_s=60)
