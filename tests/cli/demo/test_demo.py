@@ -1,4 +1,4 @@
-"""`coterie demo`: its startup, and its end by Ctrl-C."""
+"""`coterie demo`: its startup, its end by Ctrl-C, and a whole run with a connect group."""
 
 import json
 import re
@@ -88,13 +88,28 @@ def test_a_worker_that_ends_during_its_start_ends_the_wait(script_of: Callable[[
             demo._wait_until_workers_started({0, 1})
 
 
+def demo_command(data: Path, group_protocol: str) -> list[str]:
+    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_ports(script.WORKER_COUNT)[0])]
+    return [sys.executable, "-m", "coterie", "demo", "--data", str(data), *ports, "--group-protocol", group_protocol]
+
+
+@pytest.mark.soak  # CI runs the demo itself, with a classic group.
+@pytest.mark.spark
+@pytest.mark.timeout(1_800)
+def test_a_whole_demo_with_a_connect_group_loses_and_doubles_no_row(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ended = subprocess.run(demo_command(data, "connect"), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "No row was lost, no row was duplicated." in ended.stdout
+    assert processes_of(data) == []
+
+
 @pytest.mark.parametrize("group_protocol", ["classic", "connect"])
 def test_ctrl_c_ends_the_demo_and_all_its_processes(tmp_path: Path, group_protocol: str) -> None:
     data, output = tmp_path / "data", tmp_path / "output"
-    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_ports(script.WORKER_COUNT)[0])]
     with output.open("wb") as file:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "coterie", "demo", "--data", str(data), *ports, "--group-protocol", group_protocol],
+            demo_command(data, group_protocol),
             stdout=file,
             stderr=subprocess.STDOUT,
             process_group=0,
