@@ -214,7 +214,14 @@ def _registered_assignors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ChangingAssignor.snapshots.clear()
     found = EntryPoints(
         EntryPoint(cls.name, f"{__name__}:{cls.__name__}", "coterie.assignors")
-        for cls in (BlockingAssignor, ChangingAssignor, LyingAssignor, MistypingAssignor, RaisingAssignor, SilentAssignor)
+        for cls in (
+            BlockingAssignor,
+            ChangingAssignor,
+            LyingAssignor,
+            MistypingAssignor,
+            RaisingAssignor,
+            SilentAssignor,
+        )
     )
     monkeypatch.setattr(assignors, "entry_points", lambda group: found)
     yield
