@@ -1,4 +1,4 @@
-"""The invariants that `docs/protocol/invariants.md` names exist, and the simulator can find that they are broken."""
+"""The invariants that `docs/protocol/invariants.md` names exist, and the sources of the play `connect` use them."""
 
 import re
 from pathlib import Path
@@ -28,5 +28,5 @@ def test_the_page_has_an_invariant_for_each_name_of_the_models() -> None:
 
 
 @pytest.mark.parametrize("name", [*INVARIANT_BY_MODEL_NAME.values(), *OTHER_ROW.findall(PAGE)])
-def test_the_play_connect_checks_the_invariant(name: str) -> None:
+def test_the_sources_of_the_play_connect_use_the_invariant(name: str) -> None:
     assert f"Invariant.{Invariant(name).name}" in CHECKS

@@ -31,8 +31,8 @@ class Size:
     """Time between two batches of a good connector."""
     lateness_max_s: float
     drains_and_restarts: bool
-    """Whether a worker drains, another one restarts with its jobs, and a third one moves its jobs before it restarts,
-    after a third worker has joined."""
+    """Whether, after one more worker has joined, one worker drains, one restarts with its jobs, and one moves its jobs
+    before it restarts."""
 
 
 # The first batches on a worker that has just started take 2 s on a machine on which other tests run too.

@@ -146,8 +146,8 @@ async def test_listeners_are_called_after_starts_and_stops_although_one_of_them_
         assert JournalOfTest.calls[-1] == ("revoked", kept)
         failures = {record.getMessage() for record in caplog.records if record.levelno == logging.ERROR}
         assert failures == {
-            "on_assigned of listener raises has failed",
-            "on_revoked of listener raises has failed",
+            "on_assigned of rebalance listener raises has failed",
+            "on_revoked of rebalance listener raises has failed",
         }
 
 

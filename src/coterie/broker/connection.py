@@ -329,8 +329,8 @@ class Connection:
                     return
 
     def _new_budget_share(self, size: int) -> RequestBudgetShare:
-        """Count the request that was just read, and return the object for its bytes; its ``size`` bytes are already
-        taken from the budgets of the connection and the principal."""
+        """Count the request that was just read, and return the share of the budgets of the connection and of the
+        principal that it has taken: ``size`` bytes."""
         number = self._request_count
         self._request_count += 1
         return RequestBudgetShare(

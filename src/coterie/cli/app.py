@@ -302,8 +302,8 @@ def restart_workers(
     The only worker of a group restarts only if its ID is given.
 
     A worker's tasks do not run while it restarts, for as long as a new JVM takes to start. With --move-jobs they run on
-    the other workers meanwhile, which need the room for them; a worker with jobs that no other worker may run does not
-    restart then. In a classic group --move-jobs needs connect.protocol=static on all workers.
+    the other workers meanwhile, which must have the capacity for them; a worker with a job that no other worker may run
+    does not restart. In a classic group --move-jobs needs connect.protocol=static on all workers.
     """
     from coterie.cli.workers import commands
 

@@ -77,6 +77,7 @@ def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
     """Start the relaunch, and return the response to the request. Refused while this worker drains, and if
     ``settings_error`` says that it could not start again. Only the first call starts a relaunch."""
     herder = turn.herder
+    assert not herder.lifecycle.is_leaving, "an order to a worker that is leaving is refused"
     if not herder.lifecycle.is_relaunching:
         if (refusal := relaunch_refusal(herder, settings_error)) is not None:
             return refusal
@@ -106,6 +107,14 @@ def relaunch_refusal(herder: Herder, settings_error: str | None) -> RequestRefus
         case None:
             return None
     return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
+
+
+def ending_refusal(herder: Herder) -> RequestRefused | None:
+    """The refusal of an order, because this worker is leaving its group or relaunching; None if it does neither."""
+    if not (herder.lifecycle.is_leaving or herder.lifecycle.is_relaunching):
+        return None
+    doing = "shutting down" if herder.lifecycle.is_leaving else "restarting"
+    return RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
 
 
 def _set_ending_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int) -> None:

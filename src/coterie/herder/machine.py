@@ -88,7 +88,7 @@ from coterie.herder.requests.orders import (
     SetGroupLoggerLevel,
 )
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
-from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.signatures import FenceTasks, SignContent, VerifySignature
 from coterie.herder.requests.topics import DescribeActiveTopics, ResetActiveTopics
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
@@ -515,8 +515,8 @@ def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
     """Pass a request to the module that answers it, or refuse it because the worker ends
     (:func:`_is_refused_while_ending`)."""
     if _is_refused_while_ending(turn.herder.lifecycle, event.request):
-        doing = "shutting down" if turn.herder.lifecycle.is_leaving else "restarting"
-        refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
+        refusal = lifecycle.ending_refusal(turn.herder)
+        assert refusal is not None, "it accepts requests as long as it does not end"
         turn.emit(Reply(id=event.id, answer=refusal))
         return
     match event.request:

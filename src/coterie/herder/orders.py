@@ -60,9 +60,12 @@ def _answer_worker_request(turn: Turn, id_: RequestId, request: GroupRequest) ->
         case DescribeWorkerGroup():
             answer: Answer = protocol_of(turn.herder).group_view(turn)
         case DrainWorker() | CancelDrain() | RestartWorker() as order:
-            answer = _refusal_if_other_worker(turn, order.worker) or _execute(turn, order)
+            # The worker may have begun to end while the order waited.
+            refusal = lifecycle.ending_refusal(turn.herder) or _refusal_if_other_worker(turn, order.worker)
+            answer = refusal or _execute(turn, order)
         case RestartConnectorTask(task=task):
-            answer = _refusal_if_other_owner(turn, task) or _restart_task(turn, task)
+            refusal = lifecycle.ending_refusal(turn.herder) or _refusal_if_other_owner(turn, task)
+            answer = refusal or _restart_task(turn, task)
     turn.emit(Reply(id=id_, answer=answer))
 
 

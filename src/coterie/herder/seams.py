@@ -245,7 +245,8 @@ TaskEvent: TypeAlias = (
 
 class SplitAbortedError(WorldError):
     """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed,
-    another worker has taken over the split, or Spark's JVM has ended."""
+    another worker has taken over the split, Spark's JVM has ended, or this worker does not have the class of source of
+    a checkpoint generation."""
 
 
 class RetriableStartError(WorldError):

@@ -348,8 +348,8 @@ class ShuttingDown:
     relaunches: bool = False
     """The process executes itself again when it has left the group."""
     is_permanent: bool = False
-    """The worker will not return, because it was drained: its group must not wait for it, even if it is a static
-    member."""
+    """The worker was drained, so its group must not wait for its return, even if it is a static member. With
+    ``relaunches`` it joins again as a new member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -432,8 +432,8 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
 
 def on_append_failed(turn: Turn, id_: WriteId, *, is_fenced: bool) -> None:
     """Appending the write's lines has failed. If the append was fenced, nothing was appended, and the write begins
-    again, unless its request has timed out. Otherwise refuse the write with Connect's message, which has no reason (the
-    worker has logged it): its lines may be in the log."""
+    again, unless its request has timed out. Otherwise refuse the write with Connect's message, which has no reason: its
+    lines may be in the log. The worker has logged the reason, unless the append was fenced."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return

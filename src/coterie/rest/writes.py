@@ -122,12 +122,15 @@ async def perform_or_forward_write(
                     unassigned_attempts += 1
             case _:
                 return to_response(_answer_or_outcome_unknown(answer, attempt))
-        time_left_s = ends_s - asyncio.get_running_loop().time() - pause_ms / 1000
+        remaining_s = ends_s - asyncio.get_running_loop().time()
+        # A long pause must not take the last attempt from the request: that comes shortly before the time limit.
+        pause_s = max(RETRY_PAUSE_MS, min(pause_ms, remaining_s * 1000 - RETRY_PAUSE_MS)) / 1000
+        time_left_s = remaining_s - pause_s
         if time_left_s <= 0:
             if last_response is not None and not attempt.is_repeat:
                 return last_response
             return to_response(_answer_or_outcome_unknown(last_answer, attempt))
-        await asyncio.sleep(pause_ms / 1000)
+        await asyncio.sleep(pause_s)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 
 

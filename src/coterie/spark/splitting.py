@@ -498,8 +498,8 @@ class Splitter:
             names = [generation_config[key] for key in ("source.class", "connector.class") if key in generation_config]
             raise SplitAbortedError(
                 f"A checkpoint generation of connector {connector} was made for the source {' or '.join(names)}, which "
-                "this worker does not have, so it cannot use the positions of that generation; a worker with this "
-                "plug-in finishes the split of the connector: install the plug-in on this worker and restart the worker"
+                "this worker does not have, so it cannot use the positions of that generation. Install the plug-in on "
+                "this worker and restart the worker, or try again on a worker that has the plug-in"
             ) from error
 
     def _source_class(self, config: Mapping[str, str]) -> type[Source]:

@@ -439,7 +439,12 @@ class ChorePerformer:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
         except WorldError as error:
             if not isinstance(error, WriterFencedError):  # Fenced lines are written again.
-                logger.warning("Writing %d line(s) into the config topic failed: %s", len(chore.lines), error)
+                logger.warning(
+                    "%d lines could not be written to the config topic: %s. Check that the topic of "
+                    "config.storage.topic exists and that this worker may write to it",
+                    len(chore.lines),
+                    error,
+                )
             return ConfigLinesAppendFailed(
                 purpose=chore.purpose,
                 reason=str(error),

@@ -6,7 +6,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def pause_after(failures: RecentFailures, error: Exception, now_s: float) -> float:
-    failures.add(error, now_s=now_s)
+    failures.add(error, "not written", now_s=now_s)
     return failures.take_pause_s()
 
 
@@ -31,7 +31,8 @@ def test_records_of_transactions_that_clients_have_ended_cause_no_pause() -> Non
 
 def test_failures_of_one_kind_are_logged_once_a_minute_with_their_number() -> None:
     failures = RecentFailures()
-    assert failures.add(WorldError("disk full"), now_s=0) == 0
-    assert failures.add(WorldError("disk full: 3 pages"), now_s=1) is None
-    assert failures.add(ValueError(), now_s=2) == 0
-    assert failures.add(WorldError("disk full"), now_s=61) == 1
+    assert failures.add(WorldError("disk full"), "not written", now_s=0) == 0
+    assert failures.add(WorldError("disk full: 3 pages"), "not written", now_s=1) is None
+    assert failures.add(ValueError(), "not written", now_s=2) == 0
+    assert failures.add(WorldError("disk full"), "not written", now_s=61) == 1
+    assert failures.add(WorldError("disk full"), "not reloaded", now_s=62) == 0, "another message"

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.herder.messages import Event, RequestArrived, ShutdownOrdered, TimerFired
 from coterie.herder.requests.ids import RequestId
-from coterie.herder.requests.orders import CancelDrain, DrainWorker, RestartWorker
+from coterie.herder.requests.orders import CancelDrain, DrainWorker, RestartWorker, WorkerOrder
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorkerGroup, GroupView
 from coterie.nouns.ids import Incarnation
@@ -100,14 +100,35 @@ def test_a_worker_leaves_when_the_requests_that_wait_for_the_view_are_answered()
 def test_a_worker_that_ends_refuses_the_requests_that_wait_for_the_view(last_event: Event, message: str) -> None:
     driver = configured_driver()
     driver.receive(FIRST)
+    drained = driver.send_request(DrainWorker(worker="here"))
     driver.feed(last_event)
-    described, drained = driver.send_request(DescribeWorkerGroup()), driver.send_request(DrainWorker(worker="here"))
+    described = driver.send_request(DescribeWorkerGroup())
     driver.feed(TimerFired(timer="shutdown"))
     driver.feed(TimerFired(timer="relaunch"))
     refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=message)
     assert (driver.answer(described), driver.answer(drained)) == (refusal, refusal)
     driver.feed(GroupDescribed(description=GROUP))
     assert driver.answer(drained) == refusal
+    assert not driver.herder.lifecycle.is_draining
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        DrainWorker(worker="here"),
+        CancelDrain(worker="here"),
+        RestartWorker(worker="here"),
+        RestartWorker(worker="here", moves_jobs=True),
+    ],
+)
+def test_an_order_that_waits_for_the_view_is_not_executed_after_a_shutdown_has_begun(order: WorkerOrder) -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    id_ = driver.send_request(order)
+    driver.feed(ShutdownOrdered(reason="SIGTERM"))
+    driver.feed(GroupDescribed(description=GROUP))
+    assert driver.answer(id_) == RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
+    assert driver.herder.lifecycle.is_leaving
     assert not driver.herder.lifecycle.is_draining
 
 

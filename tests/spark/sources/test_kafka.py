@@ -138,7 +138,7 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         # Without the wrong key the columns could be inferred, or the error would be another one.
         ({"value.schema": None, f"{override}key.deserializer": "x"}, f"{override}key.deserializer", "cannot be set"),
         ({"value.schema": None, f"{override}fetch.min.byte": "1"}, f"{override}fetch.min.byte", "has no property"),
-        ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
+        ({"value.converter": "AvroConverter"}, "value.converter", "Class AvroConverter could not be found"),
         ({"columns": "value,size"}, "columns", "list of different columns"),
         (
             {"columns": "value,offset", "value.schema": "Offset INT"},

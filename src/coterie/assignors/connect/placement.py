@@ -32,14 +32,13 @@ class Placement:
     postponed_move_count: int
     """The number of moves that the limit of moves per round has postponed: these jobs stay on their present members."""
     depends_on_briefly_left_members: bool
-    """Whether the placement would differ if the static members that have left for a short time (are away) were present:
-    then it is computed again later."""
+    """Whether the placement would differ if the static members that have left for a short time were present: then
+    it is computed again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementEligibility:
-    """Which members may receive which jobs, with and without the members that have left briefly: static members that
-    have left for a short time."""
+    """Which members may receive which jobs, with and without the static members that have left for a short time."""
 
     eligibility_with_briefly_left: Eligibility
     """Which members may receive which jobs if static members that have left for a short time count as present."""

@@ -99,7 +99,8 @@ def _is_text(value: object) -> bool:
 
 
 def _is_int_in_range(value: object, allowed: range) -> bool:
-    return isinstance(value, int) and value in allowed
+    # Not `in`: for a subclass of int that would go through the whole range.
+    return isinstance(value, int) and allowed.start <= value < allowed.stop
 
 
 def _shown(value: object) -> str:

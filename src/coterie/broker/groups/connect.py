@@ -53,7 +53,7 @@ CONNECT_TOPIC: GroupTopicFormat[Record] = GroupTopicFormat(
 _REFUSAL_MESSAGES = {
     ErrorCode.policy_violation: "the broker has its maximum number of connect groups; delete groups that are not used",
     ErrorCode.not_coordinator: (
-        "this broker is stopping, or could not write to its log and loads the group again; send the request again"
+        "this broker is stopping, or loads the group again after a failure that is in its log; send the request again"
     ),
     ErrorCode.coordinator_load_in_progress: "the group is being loaded from the broker's log; send the request again",
 }

@@ -441,7 +441,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         """Count the failure ``error``, which delays the next reload if failures follow one another closely, and log
         ``message`` unless one of the same kind was logged less than a minute ago. ``message`` has placeholders for the
         group id, for the number of failures that were not logged, and for ``detail``."""
-        suppressed = self._recent_failures.add(error, now_s=asyncio.get_running_loop().time())
+        suppressed = self._recent_failures.add(error, message, now_s=asyncio.get_running_loop().time())
         if suppressed is None:
             return
         more = f" ({suppressed} more times since the last such message)" if suppressed else ""

@@ -25,10 +25,10 @@ class RecentFailures:
         self._pause_s = 0.0
         self._log_limit = LogRateLimit()
 
-    def add(self, error: BaseException, *, now_s: float) -> int | None:
+    def add(self, error: BaseException, message: str, *, now_s: float) -> int | None:
         """Count the failure ``error`` at the monotonic time ``now_s``. Returns how many failures of its kind were not
-        logged since the last that was. None: ``error`` must not be logged either, because one of its kind was logged
-        less than a minute ago."""
+        logged with ``message`` since the last that was. None: ``error`` must not be logged either, because one of its
+        kind was logged with this message less than a minute ago."""
         # A refused append is no failure of the broker: its transaction was ended first. This may happen to several
         # producers at once.
         if not isinstance(error, KafkaRefusal):
@@ -36,7 +36,7 @@ class RecentFailures:
             self._count = self._count + 1 if is_close else 1
             self._pause_s = min(_PAUSE_S * 2 ** min(self._count - 2, 16), _PAUSE_MAX_S) if self._count > 1 else 0.0
             self._failed_at_s = now_s
-        return self._log_limit.take_suppressed_count_if_allowed(kind_of_error(error), now_s=now_s)
+        return self._log_limit.take_suppressed_count_if_allowed(f"{message} {kind_of_error(error)}", now_s=now_s)
 
     def take_pause_s(self) -> float:
         """The pause in seconds before the reload after the last failure; 0 if it was already taken."""

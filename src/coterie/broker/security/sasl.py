@@ -54,8 +54,8 @@ class SaslExchange:
         not SaslAuthenticate: then the exchange has failed, and the caller must send an error response, as in Kafka.
         ``is_served``: whether the broker supports the request's API in its version.
 
-        :raises WireError: no mechanism is selected yet, and the request is neither SaslHandshake nor an ApiVersions
-            that no served request precedes. The request gets no response.
+        :raises WireError: when no mechanism is selected yet, and the request is neither SaslHandshake nor an
+            ApiVersions request before which no request was served. The request gets no response.
         """
         if self.mechanism is not None:
             self.has_failed = header.api_key != SASL_AUTHENTICATE

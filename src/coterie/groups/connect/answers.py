@@ -216,13 +216,13 @@ def reuse_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
     """
     group = turn.group
     session = group.sessions.get(request.member_id)
-    if session is None or (repeatable := session.response_without_news) is None:
+    if session is None or (last := session.response_without_news) is None:
         return False
     connection = session.connection
     if (
-        repeatable.record_count != group.record_count
+        last.record_count != group.record_count
         or request.reports_changes
-        or request.member_epoch != repeatable.response.member_epoch
+        or request.member_epoch != last.response.member_epoch
         or request.request_number <= session.request_number
         or request.max_wait_ms
         or session.held_heartbeat is not None
@@ -235,7 +235,7 @@ def reuse_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
         return False
     session.request_number = request.request_number
     renew_session(turn, request.member_id)
-    turn.reply(request.reply_to, repeatable.response)
+    turn.reply(request.reply_to, last.response)
     return True
 
 

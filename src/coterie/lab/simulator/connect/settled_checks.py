@@ -82,7 +82,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
         # The task configs of an unassigned connector may be outdated: its next owner writes new ones.
         stale_count = len(self._cluster.config_log.connectors_with_outdated_task_configs())
         draining_count = sum(process.is_draining for process in self._processes)
-        # Such a worker joins again.
+        # A worker that relaunches after its drain joins again.
         returning_count = sum(process.returns_after_drain for process in self._processes)
         # Name, change, number of targets that have to be computed, and the number of tasks that may stop.
         new_connectors = [name for name in BURST_CONNECTORS if name not in self._cluster.config_log.connector_names()]

@@ -96,7 +96,7 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
         self._cluster.network.late_probability = 0
         # A draining worker that had to stay, since no worker could take its jobs, may be able to leave now.
         draining_count = sum(process.is_draining for process in self._processes)
-        # Such a worker joins again: the workers may release jobs for it.
+        # A worker that relaunches after its drain joins again: the workers may release jobs for it.
         returning_count = sum(process.returns_after_drain for process in self._processes)
         name, change, rounds_max, may_stop = self._world.rng.choice(changes)
         self._world.add_record(RecordKind.CHANGE, name)
