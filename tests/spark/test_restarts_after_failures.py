@@ -52,11 +52,17 @@ async def test_a_task_fails_at_once_or_is_restarted_until_its_folder_can_be_writ
             await worker.create(name, config)
         failed = await task_of(worker, "once", "FAILED")
         waiting = await task_of(worker, "always", "RESTARTING")
-        assert f"sink.path={tmp_path / 'once' / 'out'}: File exists" in failed["trace"]
+        assert (
+            f"sink.path={tmp_path / 'once' / 'out'} cannot be used: {tmp_path / 'once' / 'out'}: File exists"
+            in failed["trace"]
+        )
         assert waiting["trace"].startswith(
             "The query has failed, failure 4 of the task without progress; the next attempt follows after "
         )
-        assert f"sink.path={tmp_path / 'always' / 'out'}: File exists" in waiting["trace"]
+        assert (
+            f"sink.path={tmp_path / 'always' / 'out'} cannot be used: {tmp_path / 'always' / 'out'}: File exists"
+            in waiting["trace"]
+        )
 
         for name in policies:
             (tmp_path / name / "out").unlink()

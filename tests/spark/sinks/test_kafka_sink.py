@@ -415,7 +415,7 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
         ({"topic": None}, "topic.creation.default.partitions", "only the topic that the config key topic names"),
         ({"topic.creation.default.partitions": None}, "topic.creation.default.partitions", "if any key"),
         ({"topic.creation.default.partitions": "0"}, "topic.creation.default.partitions", "-1"),
-        ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
+        ({"value.converter": "AvroConverter"}, "value.converter", "Class AvroConverter could not be found"),
         ({"key.fields": "row,delay"}, "key.fields", "only a JsonConverter can write several columns as one key"),
         ({"delivery.guarantee": "at-most-once"}, "delivery.guarantee", "exactly-once, at-least-once"),
         ({f"{override}transactional.id": "mine"}, f"{override}transactional.id", "is made of ledger.topic"),

@@ -423,7 +423,7 @@ def test_a_group_that_cannot_write_is_not_served_until_it_is_loaded_again_and_lo
     lost = scene.member.beat(name=LONG, url=LONG)
     assert (lost.error_code, lost.error_message) == (
         E.NOT_COORDINATOR,
-        "this broker is stopping, or could not write to its log and loads the group again; send the request again",
+        "this broker is stopping, or loads the group again after a failure that is in its log; send the request again",
     )
     assert reaction("heartbeat", E.NOT_COORDINATOR, lost.error_message) is R.ASKS_AGAIN
     assert reaction("join", E.NOT_COORDINATOR, lost.error_message) is R.ASKS_AGAIN
