@@ -34,7 +34,7 @@ assignment."""
 
 
 def measure(members: int, jobs: int, *, core: int) -> Mapping[str, Mapping[str, dict[str, Any]]]:
-    """The figures of all events by system, each system on a broker of its own."""
+    """The figures of all events, by system. Each system is measured on a separate broker."""
     return {system: measure_system(system, members, jobs, core=core) for system in SYSTEMS}
 
 

@@ -170,7 +170,7 @@ def test_a_worker_that_lost_its_membership_triggers_only_one_rebalance() -> None
     worker = stage.workers["W1"]
     worker.eager_assigned_jobs, worker.jobs_stopped_before_join = NO_JOBS, parse_jobs("AC0")
     worker.handle_lost_membership()
-    stage.printed_lines.clear()
+    stage.output_lines.clear()
     stage.rejoin_worker("W1")
-    assert stage.printed_lines.count("Rebalance is triggered") == 1
+    assert stage.output_lines.count("Rebalance is triggered") == 1
     assert not worker.jobs_stopped_before_join

@@ -362,7 +362,7 @@ def deviation_of(call: RecordedCall) -> Deviation | None:
 
 def _is_of_connector_without_alter_offsets(call: RecordedCall) -> bool:
     """Whether Connect's message says that the connector may keep its offsets in another system. This is no deviation:
-    Connect says so of a connector class without the method ``alterOffsets``, and Coterie has no such classes."""
+    Connect's message names a connector class without the method ``alterOffsets``. Coterie has no such classes."""
     return "framework-managed offsets" in str(call.body)
 
 

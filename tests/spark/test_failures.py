@@ -104,7 +104,7 @@ except WorldError as error:
 
 
 def test_a_secret_that_only_names_a_file_or_a_class_of_the_traceback_changes_no_exception() -> None:
-    """In a process of its own: a secret is known until the process ends."""
+    """The check runs in a separate process, because a process never forgets a secret that it has to hide."""
     subprocess.run([sys.executable, "-c", SECRET_NAMES], check=True)
 
 

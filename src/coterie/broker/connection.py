@@ -191,14 +191,13 @@ class Connection:
     def log_limited(self, message: str, *, kind: str) -> None:
         """Log ``message`` as a warning at most once a minute for each peer address and ``kind``, else at debug
         level."""
-        suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
-            f"{self.peer_host} {kind}", now_s=asyncio.get_running_loop().time()
+        self._broker.security.protocol_error_rate_limit.warn(
+            logger,
+            f"{self.peer_host} {kind}",
+            message,
+            more=f"more from {self.peer_host}",
+            now_s=asyncio.get_running_loop().time(),
         )
-        if suppressed is None:
-            logger.debug("%s", message)
-            return
-        more = f"; {suppressed} more from {self.peer_host} since the last such message" if suppressed else ""
-        logger.warning("%s%s", message, more)
 
     async def _handle_sasl_frame(
         self, exchange: SaslExchange, frame: bytes, budget_share: RequestBudgetShare

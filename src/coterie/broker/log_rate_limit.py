@@ -1,5 +1,6 @@
 """A rate limit for log messages, because a client that retries in a loop would fill the log with them."""
 
+import logging
 import traceback
 
 _INTERVAL_S = 60.0
@@ -31,6 +32,17 @@ class LogRateLimit:
             del self._last_logged[next(iter(self._last_logged))]
         self._last_logged[key] = now_s, 0
         return left_out
+
+    def warn(self, logger: logging.Logger, key: str, message: str, *, more: str, now_s: float) -> None:
+        """Log ``message`` as a warning if a message of ``key`` may be logged at ``now_s``, a monotonic time; else at
+        debug level. A warning ends with the number of suppressed messages, if there are any, and ``more``, which says
+        what they are."""
+        suppressed = self.take_suppressed_count_if_allowed(key, now_s=now_s)
+        if suppressed is None:
+            logger.debug("%s", message)
+            return
+        since = f"; {suppressed} {more} since the last such message" if suppressed else ""
+        logger.warning("%s%s", message, since)
 
 
 def kind_of_error(error: BaseException) -> str:

@@ -451,8 +451,11 @@ class Splitter:
         source_partitions: Iterable[str],
     ) -> ResplitFinisher:
         """The object that performs the steps of a re-split of ``connector``. ``config``: the newest config of the
-        connector that this worker has. ``source_partitions``: the source partitions with this config."""
-        self._configured_source(config)
+        connector that this worker has. ``source_partitions``: the source partitions with this config.
+
+        :raises ConfigError: when the source of ``config`` is not valid.
+        """
+        self._configured_source(config)  # Raises ConfigError: the next generation needs the source of this config.
 
         def find_position_store(plan_config: Mapping[str, str]) -> PositionStore:
             """See :data:`FindPositionStore`."""

@@ -48,7 +48,7 @@ def _json_fields_of_classic_handover(place: ClassicMembershipHandover) -> Mappin
         "config_offset": place.config_offset,
         **_json_fields_of_jobs(place.jobs),
         "deferred_until_ms": place.rebalance_delay_ends_ms,
-        "unheard": place.may_have_missed_protocol_change,
+        "unheard": place.may_have_missed_protocol_change,  # The key of earlier releases, which may read it.
         "owes_round": place.must_start_rebalance,
     }
 

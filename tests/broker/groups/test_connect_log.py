@@ -75,18 +75,28 @@ def test_a_member_that_is_too_slow_is_logged_with_the_setting_to_change(caplog: 
     )
 
 
-def test_a_member_that_leaves_by_itself_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("epoch", "what_has_happened"),
+    [
+        (
+            -2,
+            "it has left for a short time. 6 jobs wait for the member's return, at most for the scheduled rebalance "
+            "delay, or move to other workers",
+        ),
+        (-1, "it has left. No job waits for the member's return"),
+    ],
+)
+def test_a_member_that_leaves_by_itself_is_no_warning(
+    epoch: int, what_has_happened: str, caplog: pytest.LogCaptureFixture
+) -> None:
     logged = Logged("eager")
     for _ in range(2):
         logged.beat(W0, client_assignors=None, server_assignor="eager")
     with caplog.at_level(logging.INFO):
-        logged.beat(W0, -2)
+        logged.beat(W0, epoch)
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    assert record.getMessage() == (
-        "Group workers: the member w0 (http://w0) was removed: it has left for a short time. 6 jobs wait for the "
-        "member's return, at most for the scheduled rebalance delay, or move to other workers"
-    )
+    assert record.getMessage() == f"Group workers: the member w0 (http://w0) was removed: {what_has_happened}"
 
 
 @pytest.mark.parametrize(
@@ -109,19 +119,6 @@ def test_the_removal_of_a_member_without_jobs_is_logged(
     text = record.getMessage()
     assert text.startswith(f"Group workers: the member w0 (http://w0) was removed: {reason}")
     assert text.endswith(". No job waits for the member's return")
-
-
-def test_a_permanent_leave_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    logged = Logged("eager")
-    for _ in range(2):
-        logged.beat(W0, client_assignors=None, server_assignor="eager")
-    with caplog.at_level(logging.INFO):
-        logged.beat(W0, -1)
-    (record,) = caplog.records
-    assert record.levelno == logging.INFO
-    assert record.getMessage() == (
-        "Group workers: the member w0 (http://w0) was removed: it has left. No job waits for the member's return"
-    )
 
 
 def test_the_versions_are_logged_once_if_no_member_reads_all(caplog: pytest.LogCaptureFixture) -> None:

@@ -142,7 +142,7 @@ def test_the_end_of_a_membership_increases_the_group_epoch_once(end: Callable[[C
 
 
 def revoke_all_jobs_of_w1(conversation: Conversation) -> Jobs:
-    """w1, which has 5 s to give jobs back, is told to give all of them back; returns them."""
+    """The coordinator revokes all jobs of w1, whose rebalance timeout is 5 s; returns these jobs."""
     had = group_of(conversation).currents[W1].assigned
     conversation.ask(short_heartbeat("w1", 2, draining=True, rebalance_timeout_ms=5_000))
     conversation.compute("w0", ComputedTarget(members={W0: TargetOfMember(jobs=JOBS)}))

@@ -109,12 +109,7 @@ class PrincipalByteBudget(ByteBudget):
         """Log ``message`` about a delayed request or response, as :meth:`log_delayed_request` does. A client can cause
         any number of such delays."""
         now_s = asyncio.get_running_loop().time()
-        suppressed = self._log_limit.take_suppressed_count_if_allowed(f"{kind} {self._name}", now_s=now_s)
-        if suppressed is None:
-            logger.debug("%s", message)
-            return
-        more = f"; {suppressed} more such delays since the last such message" if suppressed else ""
-        logger.warning("%s%s", message, more)
+        self._log_limit.warn(logger, f"{kind} {self._name}", message, more="more such delays", now_s=now_s)
 
     def _has_capacity_for_response(self, size: int) -> bool:
         """Whether a response of ``size`` bytes may be created now: it leaves a quarter of the budget free, or no other

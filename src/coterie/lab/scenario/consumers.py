@@ -49,7 +49,7 @@ class ScenarioConsumer:
     def release_and_join(self) -> None:
         """Release all partitions, as an eager member must, then queue JoinGroup."""
         if self.partitions:
-            self.scenario.count_and_print_stopped_partitions(self.name, self.partitions)
+            self.scenario.count_and_add_stopped_partitions(self.name, self.partitions)
             self.partitions = ()
         self.next_heartbeat_at_ms = None
         self.scenario.queue_request(
@@ -86,7 +86,7 @@ class ScenarioConsumer:
             case group_messages.SyncGroupResponse(error=ErrorCode.none):
                 self.partitions = tuple(response.assignment.decode().split())
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
-                self.scenario.print_assigned_partitions(self.name, self.partitions)
+                self.scenario.add_assigned_partitions(self.name, self.partitions)
             case group_messages.HeartbeatResponse(error=ErrorCode.none):
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
             case group_messages.HeartbeatResponse() | group_messages.SyncGroupResponse() if (
@@ -158,7 +158,7 @@ class ConsumersScenario(GroupScenario):
         """Perform the command of ``block``, if it has one. Returns the block with the lines that the command prints."""
         if block.command is None:
             return block
-        self.printed_lines.clear()
+        self.output_lines.clear()
         match block.command.split():
             case ["partitions", *partitions]:
                 self.partitions = tuple(partitions)
@@ -178,7 +178,7 @@ class ConsumersScenario(GroupScenario):
                 )
             case _:
                 raise ValueError(f"unknown command: {block.command}; see the list in coterie.lab.scenario.consumers")
-        return replace(block, output_lines=tuple(self.printed_lines))
+        return replace(block, output_lines=tuple(self.output_lines))
 
     def start_consumer(self, name: str, instance_id: InstanceId | None) -> None:
         """Start the consumer ``name``, a static member if ``instance_id`` is not None, and run until the group is idle.
@@ -200,7 +200,7 @@ class ConsumersScenario(GroupScenario):
         :raises KeyError: when the consumer does not run.
         """
         consumer = self.consumers.pop(name)
-        self.count_and_print_stopped_partitions(name, consumer.partitions)
+        self.count_and_add_stopped_partitions(name, consumer.partitions)
         if consumer.instance_id is None:
             leaving = (group_messages.LeavingMember(member_id=consumer.member_id),)
             self.queue_request(
@@ -224,12 +224,12 @@ class ConsumersScenario(GroupScenario):
             for member, start_index, end_index in zip(ordered, end_indexes, end_indexes[1:], strict=False)
         )
 
-    def count_and_print_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
+    def count_and_add_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Count the partitions that the consumer ``name`` releases, and add them to the transcript."""
         self.stopped_partition_count += len(partitions)
         self.add_output_line(f"{name} stops [{', '.join(partitions)}]")
 
-    def print_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
+    def add_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Add the partitions that the consumer ``name`` has been assigned to the transcript."""
         self.add_output_line(f"{name} reads [{', '.join(partitions)}]")
 

@@ -23,7 +23,7 @@ class GroupScenario(ABC):
         self.steps = steps
         self.now_ms = 0
         """The time of the scenario's clock, in ms since the start of the scenario."""
-        self.printed_lines: list[str] = []
+        self.output_lines: list[str] = []
         """The lines that the transcript has for the present command so far; a subclass clears them before each
         command."""
         self.group = Group(
@@ -41,7 +41,7 @@ class GroupScenario(ABC):
 
     def add_output_line(self, line: str) -> None:
         """Add ``line`` to the lines that the transcript has for the present command."""
-        self.printed_lines.append(line)
+        self.output_lines.append(line)
 
     def enqueue_call(self, callback: Callable[[], None]) -> None:
         """Queue a call of ``callback`` at the current time; :meth:`run_until_idle` makes the queued calls in order."""

@@ -121,14 +121,14 @@ def _run_transcript_block(
     """Perform the command of ``block``, if it has one. Returns the block with the lines that the command prints now."""
     if block.command is None:
         return block
-    scenario.printed_lines.clear()
+    scenario.output_lines.clear()
     _run_command(scenario, block.command, read_transcript)
-    return replace(block, output_lines=tuple(scenario.printed_lines))
+    return replace(block, output_lines=tuple(scenario.output_lines))
 
 
 def _run_command(scenario: WorkersScenario, command: str, read_transcript: Callable[[str], str]) -> None:
     """Perform ``command``, a line of a transcript without its ``>``. The lines that it prints are added to
-    ``scenario.printed_lines``; at the end of a `play` command all lines there are removed.
+    ``scenario.output_lines``; at the end of a `play` command all lines there are removed.
 
     :raises ValueError: when the command is unknown, has an invalid argument, or cannot be performed now.
     :raises KeyError: when the command needs a worker that does not run; also `config` while the leader is a dead
@@ -139,7 +139,7 @@ def _run_command(scenario: WorkersScenario, command: str, read_transcript: Calla
             for block in parse_transcript(read_transcript(name)):
                 if block.command is not None:
                     _run_command(scenario, block.command, read_transcript)
-            scenario.printed_lines.clear()
+            scenario.output_lines.clear()
         case ["show"]:
             scenario.print_state()
         case ["config" | "at" | "a", *_]:
@@ -234,7 +234,7 @@ def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
         case [seconds, "s"]:
             scenario.advance_clock(int(seconds) * 1000)
             ends_at_ms = scenario.rebalance_delay_ends_at_ms
-            if ends_at_ms is not None and not scenario.printed_lines:
+            if ends_at_ms is not None and not scenario.output_lines:
                 scenario.add_output_line(f"Before delay {ends_at_ms - scenario.now_ms} expires:")
         case _:
             raise ValueError(f"cannot wait {' '.join(words)}: write `wait 3 s` or `wait until the delay is over`")

@@ -30,7 +30,7 @@ reason (the job was deleted, or two workers run it) does not."""
 
 class WorkersScenario(GroupScenario):
     """One group of workers. The commands of a transcript are methods, which add the lines that they print to
-    ``printed_lines``."""
+    ``output_lines``."""
 
     def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: MachineSteps = STEPS) -> None:
         super().__init__(GROUP_ID, steps)

@@ -70,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., SecuredBroker]]:
 
 
 def settled_on(clients: list[RawClient]) -> list[Worker]:
-    """A stable group; each member has jobs, and has a connection of its own."""
+    """A stable group. Each member has jobs, and uses a separate connection."""
     workers = members_on(clients, connection_grace_ms=LONG_GRACE_MS)
     settle(workers, JOBS)
     for worker in workers:

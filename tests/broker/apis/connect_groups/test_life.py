@@ -66,7 +66,7 @@ def test_a_worker_that_waits_for_a_job_or_has_one_to_release_receives_a_short_in
     assert giver.beat().heartbeat_interval_ms == 3_000, "it has all jobs of the target that stands"
     giver.compute()
     assert receiver.beat(full=True).heartbeat_interval_ms == 200, "the other one has its jobs"
-    assert giver.beat().heartbeat_interval_ms == 200, "it is told to give jobs back"
+    assert giver.beat().heartbeat_interval_ms == 200, "it must release jobs"
     assert giver.beat().heartbeat_interval_ms == 200, "it has acknowledged nothing"
     assert giver.acknowledge().heartbeat_interval_ms == 3_000
     assert receiver.beat().heartbeat_interval_ms == 3_000, "it has its jobs"

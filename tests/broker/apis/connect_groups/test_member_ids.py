@@ -31,7 +31,7 @@ def scene(broker: ThreadedBroker, connect: Connect) -> Scene:
 
 @pytest.fixture
 def other(scene: Scene) -> Worker:
-    """A second client that knows the ids of the member w1, and has a connection of its own."""
+    """A second client, which sends the ids of the member w1 over another connection."""
     worker = Worker(scene.client, "w1", instance_id="i1")
     worker.number = GUESSED_NUMBER
     return worker
