@@ -11,6 +11,7 @@ accepts it or a newer config replaces it.
 
 from dataclasses import replace
 
+from coterie.engine.backoff import doubled_delay_ms
 from coterie.herder import signing, statuses
 from coterie.herder.config_state import Connector
 from coterie.herder.messages import (
@@ -26,7 +27,6 @@ from coterie.herder.messages import (
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.writes import PutTaskConfigs
-from coterie.herder.restart_policy import doubled_delay_ms
 from coterie.herder.seams import SourcePartsChanged, TaskSpec
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import ConnectorRetryDue

@@ -3,14 +3,10 @@
 from dataclasses import dataclass
 from zlib import crc32
 
+from coterie.engine.backoff import doubled_delay_ms
+
 FIRST_DELAY_MS = 200
 """The wait before the first restart. It doubles with each further one, up to :attr:`RestartPolicy.delay_max_ms`."""
-
-
-def doubled_delay_ms(first_ms: int, doublings: int, max_ms: int) -> int:
-    """``first_ms``, doubled so many times as ``doublings``, at most ``max_ms``."""
-    # A power of two with thousands of digits would be computed only to be cut.
-    return min(first_ms << min(doublings, 30), max_ms)
 
 
 def jittered_delay_ms(delay_ms: int, key: str) -> int:

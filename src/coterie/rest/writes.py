@@ -36,13 +36,13 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coterie.engine.backoff import doubled_delay_ms
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import RestartConnectorTask, SetGroupLoggerLevel
 from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.topics import ResetActiveTopics
 from coterie.herder.requests.writes import Write, WriteAttempt
-from coterie.herder.restart_policy import doubled_delay_ms
 from coterie.rest.callers import Sign
 from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, ResponseMissingError, forward_to_worker
 from coterie.rest.problems import STATUS_BY_PROBLEM

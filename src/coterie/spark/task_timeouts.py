@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Width, at_least
-from coterie.herder.restart_policy import RestartPolicy, doubled_delay_ms
+from coterie.engine.backoff import doubled_delay_ms
+from coterie.herder.restart_policy import RestartPolicy
 from coterie.spark.bad_records import keys as bad_records
 
 FIRST_RETRY_DELAY_MS = 300

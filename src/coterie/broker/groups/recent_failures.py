@@ -1,11 +1,12 @@
 """The recent failures of one group's host: the pause before the next reload, and the failures that are logged."""
 
 from coterie.broker.log_rate_limit import LogRateLimit, kind_of_error
+from coterie.engine.backoff import doubled_delay_ms
 from coterie.wire.errors import KafkaRefusal
 
-_PAUSE_S = 0.5
+_PAUSE_MS = 500
 """The pause after the second of several close failures; it doubles with each further one."""
-_PAUSE_MAX_S = 2.0
+_PAUSE_MAX_MS = 2_000
 """The longest pause. On a full disk, each request that writes makes its group reload. A longer pause would keep the
 heartbeats of other members from the coordinator, and workers begin to stop their tasks at 2/3 of the session timeout,
 which is 4 s for the shortest one."""
@@ -34,7 +35,9 @@ class RecentFailures:
         if not isinstance(error, KafkaRefusal):
             is_close = self._failed_at_s is not None and now_s - self._failed_at_s < _CLOSE_S
             self._count = self._count + 1 if is_close else 1
-            self._pause_s = min(_PAUSE_S * 2 ** min(self._count - 2, 16), _PAUSE_MAX_S) if self._count > 1 else 0.0
+            self._pause_s = (
+                doubled_delay_ms(_PAUSE_MS, self._count - 2, _PAUSE_MAX_MS) / 1000 if self._count > 1 else 0.0
+            )
             self._failed_at_s = now_s
         return self._log_limit.take_suppressed_count_if_allowed(f"{message} {kind_of_error(error)}", now_s=now_s)
 
