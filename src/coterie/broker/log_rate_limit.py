@@ -35,8 +35,8 @@ class LogRateLimit:
 
     def warn(self, logger: logging.Logger, key: str, message: str, *, more: str, now_s: float) -> None:
         """Log ``message`` as a warning if a message of ``key`` may be logged at ``now_s``, a monotonic time; else at
-        debug level. A warning ends with the number of suppressed messages, if there are any, and ``more``, which says
-        what they are."""
+        debug level. If messages of ``key`` were suppressed, "; <number> <more> since the last such message" is added to
+        the warning: ``more`` says what they are, for example "more from 10.0.0.1"."""
         suppressed = self.take_suppressed_count_if_allowed(key, now_s=now_s)
         if suppressed is None:
             logger.debug("%s", message)
