@@ -47,7 +47,7 @@ class LogRateLimit:
 
 def kind_of_error(error: BaseException) -> str:
     """A key for messages about errors of the same kind as ``error``: its type and the line of code that raised it. The
-    text of an error is no such key, because it may contain values that a client chooses. For an error
-    that was not raised, the key is its type alone."""
+    text of an error is no such key, because it may contain values that a client chooses. For an error that was not
+    raised, the key is its type alone."""
     lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
     return " ".join([type(error).__name__, *lines[-1:]])

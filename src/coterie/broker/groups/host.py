@@ -116,7 +116,8 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         ...
 
     def reserves_group_id(self, group: GroupT, /) -> bool:
-        """Whether the group reserves its id, so that no group of another kind may use the id."""
+        """Whether the group reserves its id, so that no group of another kind may use the id. A group whose only state
+        are offsets or configs does not."""
         ...
 
     def event_summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:

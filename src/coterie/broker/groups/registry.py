@@ -88,7 +88,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
 
     def reserves_group_id(self, group_id: GroupId) -> bool:
         """Whether a group of this kind reserves the id, so that no group of another kind may use the id. A classic
-        group with only committed or pending offsets does not."""
+        group with only committed or pending offsets does not, and neither does a connect group with only configs."""
         host = self._hosts.get(group_id)
         return host is not None and host.reserves_group_id
 
