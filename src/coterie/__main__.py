@@ -1,4 +1,8 @@
-"""The command ``coterie``, also as ``python -m coterie``: nothing is imported before an interrupt is a quiet end."""
+"""The command ``coterie``, also as ``python -m coterie``.
+
+The program is imported inside `main`, which catches an interrupt: Ctrl-C ends the process without a traceback, even
+during the imports.
+"""
 
 import sys
 

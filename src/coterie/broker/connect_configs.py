@@ -174,8 +174,9 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
 
 
 def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
-    """The configs that can be set on one connect group; none if the broker does not serve connect groups. The defaults
-    are those of a broker with default settings; the bounds are those of ``settings``."""
+    """The definitions of the configs that can be set on one connect group; none if the broker does not serve connect
+    groups. The bounds of the values are those of ``settings``. The defaults are those of a broker without any setting;
+    those of ``settings`` are in :func:`group_config_defaults`."""
     if not settings.serves_connect_groups:
         return ()
     keys = [

@@ -103,7 +103,7 @@ class Connection:
         except* WireError as errors:
             self._log_protocol_error(errors.exceptions[0])
         except* WorldError as errors:
-            logger.error("Connection %s closed: %s", self.peer, errors.exceptions[0])
+            logger.error("Connection %s closed, because a request failed: %s", self.peer, errors.exceptions[0])
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
             logger.debug("Connection %s ended: %s", self.peer, errors.exceptions[0])
         except* Exception:
@@ -245,9 +245,11 @@ class Connection:
     async def _serve_within_budget(
         self, principal_budget: PrincipalByteBudget, budget_shares: set[RequestBudgetShare]
     ) -> None:
-        """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet. If
-        all of these are heartbeats of connect groups whose responses are delayed, first notify their groups that the
-        client has closed its connection.
+        """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet.
+
+        If all of these are heartbeats of connect groups whose responses the broker delays on purpose, the client ends;
+        it did not give up waiting for a late response. The groups of the connection's members are then notified, before
+        the requests are cancelled, that the client has closed its connection.
 
         ``budget_shares`` is filled here with the budgets of the requests whose responses are not written yet: the
         caller must release those that are left.
@@ -417,9 +419,8 @@ class Connection:
         """Write one response. Returns when asyncio's write buffer for the socket is no longer full, which may be before
         the peer has read the response.
 
-        :raises WireError: when the buffer is full and the peer has read nothing for ``unread_response_timeout_ms``.
-        (The
-            unread bytes occupy the principal's budget, which responses on other connections need.)
+        :raises WireError: when the buffer is full and the peer has read nothing for ``unread_response_timeout_ms``: the
+            unread bytes occupy the principal's budget, which responses on other connections need.
         """
         self._writer.write(with_length(frame))
         transport, timeout_ms = self._writer.transport, self._broker.settings.unread_response_timeout_ms
@@ -534,7 +535,8 @@ def _switch_budgets_to_response(
 ) -> None:
     """Called when the request's asyncio task has ended, with or without a response: release the request's ``size``
     bytes in the budgets of the principal and the connection, and take the bytes of the response in the connection's
-    budget."""
+    budget. In the principal's budget, the bytes that the handler reserved for the response stay taken until
+    `RequestBudgetShare.release`."""
     principal_budget.release(size)
     is_answered = not response.cancelled() and response.exception() is None
     budget_share.replace_with_response_bytes(len(response.result() or b"") if is_answered else 0)

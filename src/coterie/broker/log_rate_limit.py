@@ -35,8 +35,8 @@ class LogRateLimit:
 
     def warn(self, logger: logging.Logger, key: str, message: str, *, more: str, now_s: float) -> None:
         """Log ``message`` as a warning if a message of ``key`` may be logged at ``now_s``, a monotonic time; else at
-        debug level. A warning ends with the number of suppressed messages, if there are any, and ``more``, which says
-        what they are."""
+        debug level. If messages of ``key`` were suppressed, "; <number> <more> since the last such message" is added to
+        the warning: ``more`` says what they are, for example "more from 10.0.0.1"."""
         suppressed = self.take_suppressed_count_if_allowed(key, now_s=now_s)
         if suppressed is None:
             logger.debug("%s", message)
@@ -47,7 +47,7 @@ class LogRateLimit:
 
 def kind_of_error(error: BaseException) -> str:
     """A key for messages about errors of the same kind as ``error``: its type and the line of code that raised it. The
-    text of an error is no such key, because it may contain values that a client chooses. For an error
-    that was not raised, the key is its type alone."""
+    text of an error is no such key, because it may contain values that a client chooses. For an error that was not
+    raised, the key is its type alone."""
     lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
     return " ".join([type(error).__name__, *lines[-1:]])

@@ -21,9 +21,9 @@ class yielding(Generic[T]):
     """An asynchronous iterator over ``items`` that lets other asyncio tasks run after every ``yield_every`` items.
 
     A handler whose requests must not overtake each other on one connection sets ``yield_every`` to
-    `ELEMENTS_WITHOUT_YIELD_MAX`. So only a request with more elements yields, and while such a request runs, its
-    connection reads no further request. This is not a generator, because a generator that is not iterated to its end
-    must be closed.
+    `ELEMENTS_WITHOUT_YIELD_MAX`. A request with fewer array elements then never yields. A request with more elements
+    yields, but no later request overtakes it, because its connection reads no further request until its response is
+    ready. This class is not a generator, because a generator that is not iterated to its end must be closed.
     """
 
     def __init__(self, items: Iterable[T], *, yield_every: int = _YIELD_EVERY) -> None:

@@ -333,8 +333,8 @@ def _bind_errors_with_advice(settings: BrokerSettings) -> Iterator[None]:
 
 
 async def _write_stats(settings: BrokerSettings, broker: Broker) -> None:
-    """Write the statistics to ``stats_path`` of the settings, if it is set. If the file cannot be written, a warning is
-    logged and no error is raised."""
+    """Write the statistics at the broker's end to ``stats_path`` of the settings, if it is set. If the file cannot be
+    written, a warning is logged and no error is raised."""
     if settings.stats_path is not None:
         line = json.dumps(broker.stats(), sort_keys=True)
         try:

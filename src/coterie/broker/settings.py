@@ -56,9 +56,10 @@ class SecuritySettings:
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     certificate_path: Path | None = None
-    """PEM file with the broker's certificate, followed by its intermediate CA certificates."""
+    """PEM file with the broker's certificate, followed by its intermediate CA certificates. Required with TLS."""
     key_path: Path | None = None
-    """PEM file with the key of the broker's certificate."""
+    """PEM file with the key of the broker's certificate. Required with TLS, even if the file with the certificate also
+    contains the key."""
     client_ca_path: Path | None = None
     """PEM file with CA certificates. If set, TLS requires a client certificate that one of these CAs has issued; its
     subject becomes the client's principal."""

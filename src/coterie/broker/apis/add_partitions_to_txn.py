@@ -74,8 +74,9 @@ async def _add_or_verify_partitions(
     """Add the partitions of ``topics`` to the transaction or, if ``only_verifies``, check that they were added. Returns
     a function from a requested partition to its error code.
 
-    If one of the partitions does not exist or belongs to an internal topic, no partition is added, and the others get
-    OPERATION_NOT_ATTEMPTED.
+    If one of the partitions does not exist or belongs to an internal topic, no partition is added or checked, and the
+    others get OPERATION_NOT_ATTEMPTED. A checked partition that was not added gets TRANSACTION_ABORTABLE. Every other
+    error is the error of the whole transaction, and all partitions get it.
     """
     asked = frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
     errors = {of: error for of in asked if (error := _missing_or_internal_partition_error(broker, of))}

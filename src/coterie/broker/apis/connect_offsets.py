@@ -11,7 +11,8 @@ async def offset_request_error(
     connect_groups: ConnectGroups, group_id: GroupId, *, member_id: str | None, member_epoch: int, is_commit: bool
 ) -> ErrorCode:
     """NONE if the client may commit (``is_commit``) or fetch offsets of the connect group ``group_id``, else the error
-    code of the response. Without ``member_id`` and with a negative ``member_epoch`` the client is not a member."""
+    code of the response. A member must send its present member epoch. A client that is not a member sends a negative
+    ``member_epoch``: it may fetch if it sends no ``member_id``, and commit only while the group has no members."""
     response = await connect_groups.ask(
         group_id,
         lambda reply_to: CheckOffsetAccess(

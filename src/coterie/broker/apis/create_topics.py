@@ -139,7 +139,8 @@ def replica_assignment_error(broker_ids: Sequence[int]) -> str | None:
 
 
 def _requested_partition_count(broker: BrokerContext, new_topic: Any) -> int:
-    """The number of partitions that the request's entry ``new_topic`` sets, or the broker's default."""
+    """The number of partitions that the request's entry ``new_topic`` sets, not checked; for -1 the broker's default.
+    The partitions of a manual assignment are not counted."""
     # -1 means the broker's default (KIP-464).
     return broker.settings.default_partitions if new_topic.num_partitions == -1 else int(new_topic.num_partitions)
 

@@ -36,7 +36,8 @@ async def _delete_group(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
 
 
 async def _delete_classic_or_offsets(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
-    """Delete a classic group, or the offsets of a group of another type; returns the error code of the response."""
+    """Delete a classic group with its offsets, or the offsets of a connect group. Returns the error code of the
+    response: GROUP_ID_NOT_FOUND if there is neither a classic group with this id, nor an offset."""
     response = await broker.groups.ask(group_id, lambda reply_to: DeleteGroup(reply_to=reply_to))
     assert isinstance(response, DeleteGroupResponse)
     return response.error

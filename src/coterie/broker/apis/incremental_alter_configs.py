@@ -117,11 +117,11 @@ async def _alter_topic_configs(broker: BrokerContext, name: str, alter: Alter, *
 async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
     """Alter the configs of the group ``name``, which need not exist; if ``validate_only``, only check the new configs.
 
-    As in Kafka all changes are made or none. The configs for connect groups and all others are stored by two writes, so
-    only some of them are changed if the broker is killed between the two, or if the first write cannot be undone after
-    an error of the second. Both parts are then valid, because no config of one part depends on one of the other; and
-    the same request makes the rest of the changes: the client has received no response, and no group config is a list,
-    for which a repeated change would not be the same.
+    All changes are made or none, as in Kafka, with one exception. There are two writes: first all configs that are not
+    for connect groups, then those for connect groups. Only the first write is made if the broker is killed between the
+    two, or if the second write fails and the first cannot be undone. The configs are then valid, because no config of
+    one part depends on a config of the other. The client received no success, so it can send the request again, which
+    makes the missing changes. A repeated change has the same result, because no group config is a list.
 
     :raises KafkaRefusal: when ``name`` is empty, a change is invalid, or the coordinator of connect groups refuses it,
         also because the log cannot be written.

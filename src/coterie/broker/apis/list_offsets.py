@@ -139,9 +139,13 @@ async def _find_max_timestamp_record(broker: BrokerContext, partition: Partition
 
 def _first_record_since(batch: bytes, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
     """The timestamp and the offset of the first record in ``batch``, at or after ``start_offset``, with
-    ``timestamp_ms`` or a later timestamp. None if there is none and the batch begins before ``start_offset``. If the
-    records are malformed, or no record of a batch after ``start_offset`` has such a timestamp: the greatest timestamp
-    and the first offset of the batch, as its header states them, but no offset before ``start_offset``."""
+    ``timestamp_ms`` or a later timestamp.
+
+    If there is no such record, the result is None for a batch that begins before ``start_offset``: the record with the
+    timestamp may be before ``start_offset``. For any other batch, and if the records are malformed, the result is the
+    greatest timestamp in the batch's header, and the first offset of the batch or, if that is higher,
+    ``start_offset``.
+    """
     head = read_batch_header(batch)
     try:
         for record in split_records(batch, head):

@@ -72,7 +72,8 @@ def _transactions_matching_pattern(transactions: Sequence[_IdAndTransaction], pa
 
 def _matches_producer_and_duration(request: ApiRequest, written: TransactionWritten, now_ms: int) -> bool:
     """Whether the transaction matches the request's filters of producer id and duration. A transaction matches a
-    duration if it is open and has lasted longer at ``now_ms``."""
+    duration if it is open and has lasted longer at ``now_ms``. A filter without producer ids, or with a negative
+    duration, matches each transaction."""
     producer_ids = request.body.producer_id_filters
     longer_than_ms = request.field_or_default("duration_filter", -1)
     return (not producer_ids or written.producer.producer_id in producer_ids) and (

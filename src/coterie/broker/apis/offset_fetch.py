@@ -138,8 +138,9 @@ def _partition_values(number: int, committed: CommittedOffset | None, error: Err
 
 
 def _single_group_authorization_error(access: AccessCheck) -> ErrorCode | None:
-    """The error code if the client may not describe the only group of a request of v2-7, else None. Since v8 each group
-    has its own check, and before v2 `_hide_topics` checks the group, because only the partitions have error codes."""
+    """The error code if the client may not describe the only group of a request of v2-7, else None. For all other
+    versions None: since v8 each group is checked on its own; before v2 only the partitions have error codes, and
+    `_hide_topics` checks the group."""
     group_id = access.request.field_or_default("group_id", None)
     if group_id is None or access.request.header.api_version < _GROUP_ERROR_SINCE:
         return None

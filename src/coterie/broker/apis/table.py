@@ -65,8 +65,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 async def handle_api_versions(broker: BrokerContext, request: ApiRequest) -> Values:
     """ApiVersions: returns the supported versions of each API, or INVALID_REQUEST if the name or version of the
     client's software is malformed. A request of an unsupported version does not come here: it gets a v0 response with
-    UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) the response contains only transaction.version, which
-    clients need: with version 2 each transaction has its own epoch."""
+    UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) the response contains only transaction.version: its level 2
+    tells clients that the end of each transaction increments the producer's epoch (KIP-890)."""
     names = [request.field_or_default(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
         return {"error_code": ErrorCode.invalid_request, "api_keys": ()}

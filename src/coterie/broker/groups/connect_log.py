@@ -39,8 +39,9 @@ def log_removals_and_errors(group_id: GroupId, event: Event, output: ConnectOutp
 
 
 def _describe_effect_on_jobs(departed: MemberDeparted | None) -> str:
-    """A sentence for the log: what becomes of the jobs of a member that was removed. If some may still run on its
-    worker, only these are described. None: the member had no jobs, or has left and does not return."""
+    """A sentence for the log: what becomes of the jobs of a member that was removed. If some jobs may still run on the
+    member's worker, the sentence is about these only. ``departed`` is None if no job is deferred for the member, and
+    none may still run on its worker."""
     if departed is None:
         return "No job waits for the member's return"
     if departed.held:

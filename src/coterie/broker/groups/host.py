@@ -46,7 +46,7 @@ its socket to its machine."""
 
 
 class HasReplyTo(Protocol):
-    """A request of a group machine."""
+    """A request to a group's machine."""
 
     @property
     def reply_to(self) -> ReplyTo:
@@ -116,7 +116,8 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         ...
 
     def reserves_group_id(self, group: GroupT, /) -> bool:
-        """Whether the group reserves its id, so that no group of another kind may use the id."""
+        """Whether the group reserves its id, so that no group of another kind may use the id. A group whose only state
+        are offsets or configs does not."""
         ...
 
     def event_summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:
@@ -203,8 +204,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
         """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
-        are possibly not durable yet. After a failure, until the group's records are read from the log, its state is
-        that from before the failure."""
+        are possibly not durable yet. After a failure, ``look`` gets the state from before the failure, also with
+        changes that were not written, until the group's records are read from the log."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -249,8 +250,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._pending_requests.pop(pending.request.reply_to, None)
 
     def notify(self, notification: NotificationT) -> None:
-        """Let the machine handle ``notification`` now. While the group needs a reload, the machine does not get it;
-        instead the reload reads the log once more: the log's records contain the cause of the notification, or the
+        """Let the machine handle ``notification`` now. While the group needs a reload, ``notification`` is dropped, and
+        the reload reads the log once more instead: the log's records contain the cause of the notification, or the
         machine gets the same notification from ``notifications_after_load``."""
         if self._needs_reload:
             self._has_missed_notification = True
@@ -448,8 +449,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         logger.error(message, self.group_id, more, detail, exc_info=stack_of)
 
     def _invalidate_and_refuse_pending(self) -> None:
-        """Make the group's state invalid after a failure, and refuse all pending requests with NOT_COORDINATOR; then
-        `run` reloads the group."""
+        """Make the group's state invalid, cancel all chores, and refuse all pending requests with NOT_COORDINATOR; then
+        `run` reloads the group. Called after a failure, and by :meth:`start_reload`."""
         self._needs_reload = True
         self._loaded.clear()
         self.refuse_pending_requests(ErrorCode.not_coordinator)
@@ -466,9 +467,13 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._waiting_for_load -= 1
 
     async def _reload_group(self) -> None:
-        """Load the group from the log, and retry until that succeeds. Before each attempt, waits for the appends from
-        before the failure. The pause after several close failures follows the load, so that :meth:`inspect_group` sees
-        no records meanwhile that were not written."""
+        """Load the group from the log, and retry until that succeeds. Before each attempt, wait for the appends from
+        before the failure.
+
+        After several close failures there is a pause (`RecentFailures`). The pause comes after the records are read, so
+        that during the pause :meth:`inspect_group` sees the state that is in the log, and not the state from before the
+        failure, which may have changes that were not written.
+        """
         while self._needs_reload:
             await self._await_appends()
             try:

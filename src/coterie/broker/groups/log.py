@@ -209,7 +209,8 @@ class GroupLog(Generic[RecordT]):
 
 
 class _ValuesByKey:
-    """The values of the keys in a log of groups, up to the position that has been read."""
+    """The last value of each key in a log of groups, and the values in open transactions, up to the position that has
+    been read."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, bytes] = {}

@@ -88,14 +88,15 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
 
     def reserves_group_id(self, group_id: GroupId) -> bool:
         """Whether a group of this kind reserves the id, so that no group of another kind may use the id. A classic
-        group with only committed or pending offsets does not."""
+        group with only committed or pending offsets does not, and neither does a connect group with only configs."""
         host = self._hosts.get(group_id)
         return host is not None and host.reserves_group_id
 
     def inspect_group(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
         """The result of ``look`` for the group's state, which ``look`` must not change; None if there is no such group.
-        The latest changes of the state are possibly not durable yet. After a failure, until the group's records are
-        read from the log, its state is that from before the failure."""
+        The latest changes of the state are possibly not durable yet. After a failure, ``look`` gets the state from
+        before the failure, also with changes that were not written, until the group's records are read from the
+        log."""
         host = self._hosts.get(group_id)
         return None if host is None else host.inspect_group(look)
 
@@ -105,17 +106,17 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
 
     def notify(self, group_id: GroupId, notification: NotificationT) -> None:
         """Let the machine of the group, if the group exists, handle ``notification`` now. A group that is being
-        reloaded does not get it: the reload reads the log after this call, and the records, or
-        `notifications_after_load`, must have the same effect."""
+        reloaded does not get ``notification``: the reload reads the log after this call, and the records, or
+        ``notifications_after_load``, must have the same effect."""
         host = self._hosts.get(group_id)
         if host is not None:
             host.notify(notification)
 
     def notify_all(self, notification: NotificationT) -> None:
-        """Let the machine of every group handle ``notification`` now. So the records that the groups write for it
-        precede all records that are written after this call. A group that is being reloaded does not get it: the reload
-        reads the log after this call, and then `notifications_after_load` must give its machine the same
-        notification."""
+        """Let the machine of every group handle ``notification`` before this call returns: in the log, the records that
+        the groups write for ``notification`` come before all records that are appended after this call. A group that is
+        being reloaded does not get ``notification``: the reload reads the log after this call, and
+        ``notifications_after_load`` must then return the same notification."""
         for host in tuple(self._hosts.values()):
             host.notify(notification)
 

@@ -136,7 +136,8 @@ def _copy_log(source: Path, part: Path, report_progress: Callable[[str], None]) 
 def _check_copy(source: Path, part: Path, report_progress: Callable[[str], None]) -> None:
     """Check the temporary copy ``part`` as `coterie broker check` does.
 
-    :raises WorldError: the copy is corrupt, and so is its source.
+    :raises WorldError: the copy is corrupt. Then ``source`` is corrupt, too, because SQLite copies corrupt pages as
+        they are.
     """
     finding = next(log_file_findings(part, report_progress=report_progress, accepts_older_layout=True), None)
     if finding is not None:

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _EVERY_OFFSET = _EVER_MS = 2**63 - 1
+"""An offset after every offset, and a time after every time."""
 _SPARE_BYTES = 64 * 1024 * 1024
 """The file is not shrunk if at most this many of its bytes are free: under a steady load they are soon reused."""
 _SPARE_SHARE = 0.25

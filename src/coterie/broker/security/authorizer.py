@@ -34,8 +34,8 @@ from coterie.nouns.errors import WorldError
 
 
 class Operation(StrEnum):
-    """Kafka's operations, in the order of Kafka's codes, of which the first here, ALL, is 2. The value is the
-    operation's name in a rule."""
+    """Kafka's operations; the value of each is its name in a rule. They are in the order of Kafka's codes, without gaps
+    from ALL, whose code is 2."""
 
     ALL = "all"
     READ = "read"
@@ -140,8 +140,8 @@ class Acls:
 
     def is_allowed_on_any(self, principal: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
         """Whether ``principal``, connected from the address ``host``, may do ``operation`` on at least one resource of
-        this type, which need not exist. As in Kafka, only rules that name ``operation`` or ``all`` count, not those for
-        an operation that implies it."""
+        this type, which need not exist: an allow rule has a name that no deny rule denies. As in Kafka, only rules that
+        name ``operation`` or ``all`` count, not those for an operation that implies ``operation``."""
         # As in Kafka, an allowed name counts unless a deny rule has the same name or a prefix of it.
         if str(principal) in self.super_users:
             return True

@@ -60,7 +60,8 @@ class PrincipalByteBudget(ByteBudget):
     principal's fetches, but no heartbeat."""
 
     def __init__(self, name: str, size_max: int, log_limit: LogRateLimit | None = None) -> None:
-        """``log_limit`` limits the messages of this budget; None: no other budget shares the limit."""
+        """``log_limit`` limits the log messages of this budget, together with those of the other budgets that have the
+        same ``log_limit``. None: this budget gets a limit of its own."""
         super().__init__(size_max)
         self._name = name
         self._log_limit = LogRateLimit() if log_limit is None else log_limit
@@ -119,9 +120,9 @@ class PrincipalByteBudget(ByteBudget):
 
 
 class RequestBudgetShare:
-    """The bytes of one request: in the budget of its connection those of the request and of its response; in the budget
-    of its principal those reserved for its response. (The connection releases the request's bytes in the principal's
-    budget.)"""
+    """The bytes that one request has taken of two budgets: in the budget of its connection, the bytes of the request
+    and of its response; in the budget of its principal, the bytes that are reserved for its response. The bytes of the
+    request itself in the principal's budget are not part of the share: the connection releases them."""
 
     __slots__ = ("_connection_budget", "_is_next_response", "_principal_budget", "_response_size", "_size")
 
@@ -158,8 +159,8 @@ class RequestBudgetShare:
         self._connection_budget.release(self._size)
 
     def release(self) -> None:
-        """Return the response's bytes to the principal's budget: the response is written or was abandoned. Later calls
-        change nothing."""
+        """Return the response's reserved bytes to the principal's budget: the response is written or was abandoned. The
+        bytes in the connection's budget stay taken: the connection releases them. Later calls change nothing."""
         self._principal_budget.release_response(self._response_size)
         self._response_size = 0
 

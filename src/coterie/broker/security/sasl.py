@@ -72,7 +72,8 @@ class SaslExchange:
 
     def select_mechanism(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
         """Select the mechanism that the peer requests, and return True. If the broker does not offer it, the exchange
-        has failed, and False is returned."""
+        has failed, and False is returned. ``has_raw_tokens``: whether the peer sends its tokens as frames without a
+        request header, as after SaslHandshake v0."""
         self.requested_mechanism = mechanism
         if mechanism not in MECHANISMS:
             self.has_failed = True

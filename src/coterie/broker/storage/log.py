@@ -276,9 +276,9 @@ class BrokerLog:
     async def readable_size(
         self, partition: Partition, offset: int, size_max: int, *, end_offset: int, counted_bytes: int = 0
     ) -> ReadableSize:
-        """The size of the batches that `read` would return, if ``counted_bytes`` bytes of the same partition, counted
-        by an earlier call up to ``offset``, came before them. The result's ``size`` includes ``counted_bytes``. No
-        batch is read from the file.
+        """The size of the batches that `read` would return from ``offset`` on; no batch is read from the file. To
+        continue an earlier count of the same partition that ended at ``offset``, pass the size of that count as
+        ``counted_bytes``: these bytes count against ``size_max``, and the result's ``size`` includes them.
 
         :raises WorldError: the log cannot be read.
         """

@@ -54,9 +54,9 @@ class StoreReader:
     def readable_size(
         self, partition_row_id: int, offset: int, end_offset: int, size_max: int, counted_bytes: int
     ) -> ReadableSize:
-        """The size of the batches that `batches` would return from ``offset``, if ``counted_bytes`` bytes came before
-        them: these count against ``size_max``, and if there are any, a first batch that exceeds ``size_max`` is not
-        counted. No batch is read from the file, only the index."""
+        """The size of the batches that `batches` would return from ``offset`` on, plus ``counted_bytes``, the size of
+        an earlier count that ended at ``offset``. ``counted_bytes`` count against ``size_max``: if there are any, a
+        first batch that exceeds ``size_max`` is not counted. No batch is read from the file, only the index."""
         size, counted_to, is_full = counted_bytes, offset, False
         # The index contains all columns of this query: no batch is read.
         rows = self.database.execute(

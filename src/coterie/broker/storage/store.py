@@ -70,8 +70,8 @@ class StoredTopic:
 
 
 class Store:
-    """The connection that writes. It assigns the offsets of appended batches, in the order in which they are
-    written."""
+    """The SQLite connection that writes the log file, and that reads the topics and configs at the broker's start. The
+    store assigns the offsets of appended batches, in the order in which they are written."""
 
     def __init__(self, path: Path) -> None:
         """Open the log file ``path``, and create or upgrade its tables if necessary.

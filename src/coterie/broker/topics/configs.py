@@ -141,7 +141,7 @@ _KEYS = {key.name: key for key in TOPIC_CONFIGS.keys}
 
 
 def text_config_or_default(configs: Mapping[str, str], name: str) -> str:
-    """The trimmed text of key ``name``: from the topic's ``configs``, or Kafka's default."""
+    """The text of key ``name``, from the topic's ``configs``, or Kafka's default; without white space at its ends."""
     value = configs.get(name)
     if value is None:
         value = _KEYS[name].default

@@ -50,9 +50,9 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class UnaddedPartitionRule(Enum):
-    """Whether a batch adds its partition to the transaction of its producer, by the version of the Produce or
-    TxnOffsetCommit request (KIP-890). The value is the error code of the response if the partition must have been added
-    before and was not."""
+    """What happens to a batch whose partition is not in its producer's transaction, by the version of the Produce or
+    TxnOffsetCommit request (KIP-890). With ADD_PARTITION the partition is added; with the two others the request is
+    refused, and the value is the error code of the response."""
 
     DEFAULT_ERROR = ErrorCode.invalid_txn_state
     """Produce v10 and before, TxnOffsetCommit v3 and before: the client must add the partition first."""
@@ -118,7 +118,8 @@ def fresh_producer_id(store: Store) -> int:
 
 def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
     """Write ``batch`` at its partition's end, with the new state of its producer. A transactional batch is also added
-    to its producer's transaction if necessary. A duplicate is not written again.
+    to its producer's transaction if necessary. A duplicate is not written again: the result then has the base offset of
+    the batch that was written.
 
     :raises KafkaRefusal: before anything is written, if a record without a key must have one
         (:class:`KeylessRecordsError`), if the batch may not follow its producer's earlier batches, or if the batch is
@@ -204,10 +205,10 @@ def begin_transaction_in_partition(
     now_ms: int,
 ) -> WriteResult:
     """Begin the producer's transaction in a partition to which the broker itself will append the batches of the
-    transaction (`BrokerLog.append`): the group coordinator's partition, for TxnOffsetCommit. With
-    ``support`` ADD_PARTITION the partition is first added to the transaction if necessary; else it must have been added
-    before. Until the transaction ends, the partition's last stable offset does not pass the present end offset. If the
-    transaction ends before its batches are appended, that append is refused.
+    transaction (`BrokerLog.append`): the group coordinator's partition, for TxnOffsetCommit. With the rule
+    ADD_PARTITION the partition is first added to the transaction if necessary; with the other rules it must have been
+    added before. Until the transaction ends, the partition's last stable offset does not pass the present end offset.
+    If the transaction ends before its batches are appended, that append is refused.
 
     :raises KafkaRefusal: before anything is written, if the partition had to be added before and was not, or the
         transactional id's state does not allow the transaction (for example another producer id or epoch).
@@ -240,8 +241,8 @@ def _step_for_unadded_partition(
     *,
     now_ms: int,
 ) -> tuple[Sequence[Record], Sequence[Effect]]:
-    """The records and effects of the coordinator's step that adds the partition to the producer's transaction
-    (``support`` ADD_PARTITION), or that checks that the partition was added before. Nothing is written yet.
+    """The records and effects of the coordinator's step that adds the partition to the producer's transaction (with the
+    rule ADD_PARTITION), or that checks that the partition was added before. Nothing is written yet.
 
     :raises KafkaRefusal: the partition had to be added before and was not, or the transactional id's state does not
         allow the transaction (for example another producer id or epoch).

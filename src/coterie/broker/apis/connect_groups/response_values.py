@@ -204,7 +204,8 @@ def _described_departed_values(described: DescribedDepartedMember) -> Values:
 
 
 def _unplaceable_values(unplaceable: UnplaceableJobs) -> Values:
-    """The entry of the jobs that no member may run for one reason, in a response to ConnectGroupDescribe."""
+    """The entry of one reason in a response to ConnectGroupDescribe: the reason, and the jobs that no member may run
+    because of it."""
     return {"reason": unplaceable.reason, **job_arrays(unplaceable.jobs)}
 
 
