@@ -84,7 +84,8 @@ class FleetSettings:
 
     @property
     def _member_timeout_settings(self) -> dict[str, str]:
-        """The timeouts of members that are set, by the names that workers have for them."""
+        """The session timeout and the heartbeat interval, as far as they are set: by the keys that workers of a classic
+        group have for them. The broker's configs for a connect group are the same keys after ``group.connect.``."""
         timings = {"session.timeout.ms": self.session_timeout_ms, "heartbeat.interval.ms": self.heartbeat_interval_ms}
         return {name: str(value) for name, value in timings.items() if value is not None}
 
@@ -360,5 +361,6 @@ def _accepts_connections(port: int) -> bool:
 
 
 def _exit_cause(exit_code: int) -> str:
-    """``exit_code``, an exit code or a negative signal number, as text."""
+    """How a process ended, as text: "signal 9" if ``exit_code`` is -9, as in :attr:`.Child.exit_code`; "exit code 1" if
+    it is 1."""
     return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

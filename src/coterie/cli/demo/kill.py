@@ -148,7 +148,10 @@ def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkp
     for batch in interrupted:
         checkpoint_dir = checkpoints.checkpoint_dir(batch.task)
         if checkpoint_dir is None or (checkpoint_dir / "commits" / str(batch.batch_id)).exists():
-            raise WorldError(f"Batch {batch.batch_id} of {batch.task} was committed after its worker had been stopped.")
+            raise WorldError(
+                f"Batch {batch.batch_id} of {batch.task} was committed, or its checkpoint disappeared, although its "
+                "worker was suspended (SIGSTOP) and then killed. Run the demo again."
+            )
 
 
 def wait_until_processes_suspended(process_group: int) -> None:
