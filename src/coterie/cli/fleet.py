@@ -64,7 +64,7 @@ class FleetSettings:
 
     @property
     def broker_options(self) -> list[str]:
-        """The options of the broker's command for the delays and timeouts of groups."""
+        """The options of the broker's command that set the delays and timeouts of groups; not its address and data."""
         options = ["--initial-delay-ms", str(self.initial_rebalance_delay_ms)]
         if self.group_protocol is GroupProtocolName.CONNECT:
             configs = {
@@ -77,7 +77,8 @@ class FleetSettings:
 
     @property
     def common_worker_properties(self) -> Mapping[str, str]:
-        """The workers' settings for the protocol of the group, and ``extra_worker_settings``."""
+        """The workers' settings that these fleet settings determine: for the protocol of the group, and
+        ``extra_worker_settings``. The address of the broker and the topics are not among them."""
         is_classic = self.group_protocol is GroupProtocolName.CLASSIC
         timings = self._member_timeout_settings if is_classic else {}
         return {"group.protocol": self.group_protocol.value, **timings, **self.extra_worker_settings}

@@ -81,8 +81,8 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     rebalance, in this order. A listener is a plug-in of an installed Python package. (Coterie's own key.)"""
     connection_grace_ms: NonNegativeMilliseconds = defaults.CONNECTION_GRACE_MS
     """With `group.protocol=connect`: how long after the end of this worker's connection the broker waits before it
-    takes the worker's process for dead; 0: the end of a connection means nothing, which a worker behind a proxy needs.
-    (Coterie's own key.)"""
+    takes the worker's process for dead; 0: the broker ignores the end of a connection and waits for the end of the
+    session, which a worker behind a proxy needs. (Coterie's own key.)"""
     client_id: str = ""
     """The name of this worker in the brokers' logs; by default `worker.name` or `host:port`."""
     heartbeat_interval_ms: PositiveMilliseconds = defaults.HEARTBEAT_INTERVAL_MS

@@ -35,9 +35,9 @@ async def check_broker_access_if_reachable(
     timeout_ms: int = 10_000,
 ) -> None:
     """Log in once, at the first of the servers that responds to a request. A server that cannot be reached, or does not
-    respond within ``timeout_ms``, is skipped with a log message. If all are skipped, it returns without a check: this
-    worker's later requests wait until a server responds. With ``transactional_id``, also check the right to describe
-    this transactional id; the right to write with it is not checked.
+    respond within ``timeout_ms``, is skipped with a log message. If all are skipped, nothing is checked and no error is
+    raised: this worker's later requests wait until a server responds. With ``transactional_id``, also check the right
+    to describe this transactional id; the right to write with it is not checked.
 
     :raises BrokerAccessError: when a broker is not trusted, rejects the user or the transactional id, or for
         ``timeout_ms`` closes each connection without a response, as a broker does if its listener has another

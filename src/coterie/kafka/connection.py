@@ -166,7 +166,7 @@ class BrokerConnection:
         for the response. Returns kio's response entity.
 
         :raises NoValidResponseError: when the connection breaks before the response, or the response is not valid.
-        :raises UnsupportedApiError: when the broker and Coterie have no version of the API in common.
+        :raises UnsupportedApiError: when the broker and Coterie have no version of the API in common. Nothing is sent.
         """
         broker_oldest, broker_newest = self._broker_versions.get(api.api_key, (0, -1))
         version = min(broker_newest, api.newest_version)

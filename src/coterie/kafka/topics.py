@@ -351,8 +351,8 @@ class TopicLog:
         self._own_transaction_offset = last_offset
 
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:
-        """Append ``lines`` and wait until all are durable on all in-sync replicas. Returns the offset after the last
-        one; with several partitions, the greatest of these offsets; 0 if ``lines`` is empty.
+        """Append ``lines`` and wait until all are durable on all in-sync replicas. Returns the offset of the last
+        record, plus 1; with several partitions, the greatest of these numbers; 0 if ``lines`` is empty.
 
         While no broker can be reached, the append waits, for each record at most `DELIVERY_TIMEOUT_MS`. A record whose
         response was lost is sent again, so the topic may contain the record twice in succession.

@@ -1,4 +1,4 @@
-"""The kill: kills a worker and its JVM while a batch is planned and not committed, and verifies that it was so.
+"""The kill: kills a worker and its JVM while a batch is planned and not committed, and checks this after the kill.
 
 The worker's process group is stopped (SIGSTOP), so that its tasks' checkpoints do not change while they are read. If a
 batch has ``offsets/N`` and no ``commits/N``, the stopped group is killed. Otherwise the group resumes (SIGCONT), and

@@ -254,8 +254,8 @@ def access_rules(settings: WorkerSettings) -> AccessRules:
 
 
 def advertised_port(settings: WorkerSettings, listeners: Sequence[BoundListener]) -> int:
-    """The bound port of the advertised listener. ``listeners``: the bound listeners of ``settings``, in the same
-    order."""
+    """The bound port of the advertised listener, also if ``rest.advertised.port`` is another port. ``listeners``: the
+    bound listeners of ``settings``, in the same order."""
     return listeners[settings.rest_listeners.index(settings.advertised_listener)].port
 
 
