@@ -113,7 +113,7 @@ async def test_an_assignor_that_does_not_return_in_time_is_one_error_with_its_na
     [
         (ValueError("no"), "its metadata cannot be read: ValueError: no"),
         (SystemExit(1), "SystemExit: 1"),
-        (AssignorMetadata(version=4), "its versions must rise"),
+        (AssignorMetadata(version=4), "its versions must satisfy"),
         (AssignorMetadata(version=3, metadata=bytes(METADATA_SIZE_MAX + 1)), "32769 bytes; at most 32768"),
     ],
 )

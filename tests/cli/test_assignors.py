@@ -103,8 +103,8 @@ def test_an_assignor_that_cannot_be_used_is_refused(
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        (AssignorMetadata(version=4), r"its versions must rise .* the metadata's version \(4\) to .* \(3\)"),
-        (AssignorMetadata(version=-1), "its versions must rise"),
+        (AssignorMetadata(version=4), r"its versions must satisfy .* version of the metadata \(4\) <= .* \(3\)"),
+        (AssignorMetadata(version=-1), "its versions must satisfy"),
         (AssignorMetadata(version=3, reason=128), "the reason of its metadata is 128; it must be from 0 to 127"),
         (AssignorMetadata(version=3, reason=-1), "the reason of its metadata is -1"),
         (None, "its metadata cannot be read: AttributeError"),

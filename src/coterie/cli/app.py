@@ -105,7 +105,7 @@ def coterie(
         ),
     ] = False,
 ) -> None:
-    """The options of `coterie` itself, before a command; the help text is that of ``app``."""
+    """Declare the options of `coterie` itself, before a command. Its help text is that of ``app``, not this text."""
 
 
 # -- one cluster on this machine --------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def worker(
         ),
     ] = None,
 ) -> None:
-    """Run one worker of a group, or drain one.
+    """Run one worker of a group. The subcommand drain removes a worker.
 
     On SIGTERM the worker stops its tasks at the end of their batches and leaves the group. Its tasks stay unassigned
     for scheduled.rebalance.max.delay.ms, in case the worker returns. A worker with a group.instance.id does not leave
@@ -213,6 +213,7 @@ def worker(
     from coterie.cli.workers import compose
 
     def reread_and_check_settings() -> None:
+        """Raise a CoterieError if this worker could not start again with the present content of its settings file."""
         restarted, _ = settings_file.read_settings_and_warnings(config)
         compose.check_listeners_for_restart(restarted, running=settings)
         compose.check_plugins_installed(restarted)
@@ -340,7 +341,7 @@ def create_connector(
     ],
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Create a connector; its tasks start when the rebalance has ended."""
+    """Create a connector. Its tasks start after the next rebalance; the command does not wait for them."""
     from coterie.cli import connectors
 
     connectors.create_connector(url, file)

@@ -135,9 +135,9 @@ class _WatchedAssignor:
         """Whether the last call has failed, which was logged."""
 
     def store_offer_and_make_update(self, offered: OfferedAssignor) -> UpdateAssignor | None:
-        """Store ``offered``, the result of a call that succeeded. Returns the order to the worker's membership to
-        report ``offered`` to the coordinator. None if there is nothing to report: the metadata and their version are
-        unchanged, and ``offered.reason`` is 0 or the reason of the call before."""
+        """Store ``offered``, the result of a call that succeeded, and return the update that the worker's membership
+        must send to the coordinator. None if there is nothing to send: the metadata and their version are unchanged,
+        and ``offered.reason`` requests no new computation (0) or is the same as in the call before."""
         before = self.offered
         assert before is not None, "the first offers were read"
         self.offered, self._has_failed = offered, False

@@ -50,8 +50,8 @@ def check_assignors_installed(names: Sequence[str], *, key: str) -> None:
 
 
 def load_usable_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
-    """All assignors that installed packages register, each created with ``policy``. One that cannot be used is left
-    out, with a warning: the broker is started for other groups, too."""
+    """All assignors that installed packages register, each created with ``policy``. For the embedded broker. An
+    assignor that cannot be used is left out, with a warning, because some groups do not need it."""
     usable: list[ConnectAssignor] = []
     for name in sorted(entry_points(group=ASSIGNOR_ENTRY_POINTS).names):
         try:
@@ -82,8 +82,8 @@ def read_offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
         raise WorldError(f"its metadata cannot be read: {type(error).__name__}: {error}") from error
     if not 0 <= offered.minimum_version <= offered.metadata_version <= offered.maximum_version <= VERSION_MAX:
         raise WorldError(
-            f"its versions must rise from minimum_version ({offered.minimum_version}) over the metadata's version "
-            f"({offered.metadata_version}) to maximum_version ({offered.maximum_version}), within 0 and {VERSION_MAX}"
+            f"its versions must satisfy 0 <= minimum_version ({offered.minimum_version}) <= version of the metadata "
+            f"({offered.metadata_version}) <= maximum_version ({offered.maximum_version}) <= {VERSION_MAX}"
         )
     if not 0 <= offered.reason <= REASON_MAX:
         raise WorldError(f"the reason of its metadata is {offered.reason}; it must be from 0 to {REASON_MAX}")
@@ -113,6 +113,10 @@ def _make_assign_function(assignor: ConnectAssignor) -> Assign:
 
 
 def _create_assignor(assignor_class: Any, name: str, policy: RebalancePolicy) -> ConnectAssignor:
+    """Create an assignor of ``assignor_class``, which takes the ``policy``; ``name`` is that of its entry point.
+
+    :raises ValueError: when the assignor has another name; also raises the exceptions of ``assignor_class``.
+    """
     assignor: ConnectAssignor = assignor_class(policy)
     if assignor.name != name:
         raise ValueError(f"the assignor has the name {assignor.name}, but its entry point has the name {name}")

@@ -103,7 +103,7 @@ def resume_connector(url: str, name: str) -> None:
 
 
 def delete_connector(url: str, name: str) -> None:
-    """Delete connector ``name``.
+    """Delete connector ``name``; does not wait until its tasks have stopped.
 
     :raises WorldError: see :func:`.send_request`.
     """

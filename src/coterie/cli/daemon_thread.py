@@ -1,4 +1,4 @@
-"""Calls the code of a plug-in on threads of its own, with a time limit.
+"""Calls the code of a plug-in on separate threads, with a time limit.
 
 Such code may block for ever. The event loop must not wait for it, and neither must the end of the process: the threads
 are daemon threads, because a thread pool would join its threads at exit.

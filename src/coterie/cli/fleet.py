@@ -64,7 +64,7 @@ class FleetSettings:
 
     @property
     def broker_options(self) -> list[str]:
-        """The options of the broker's command for the delays and timeouts of groups."""
+        """The options of the broker's command that set the delays and timeouts of groups; not its address and data."""
         options = ["--initial-delay-ms", str(self.initial_rebalance_delay_ms)]
         if self.group_protocol is GroupProtocolName.CONNECT:
             configs = {
@@ -77,14 +77,16 @@ class FleetSettings:
 
     @property
     def common_worker_properties(self) -> Mapping[str, str]:
-        """The workers' settings for the protocol of the group, and ``extra_worker_settings``."""
+        """The workers' settings that these fleet settings determine: for the protocol of the group, and
+        ``extra_worker_settings``. The address of the broker and the topics are not among them."""
         is_classic = self.group_protocol is GroupProtocolName.CLASSIC
         timings = self._member_timeout_settings if is_classic else {}
         return {"group.protocol": self.group_protocol.value, **timings, **self.extra_worker_settings}
 
     @property
     def _member_timeout_settings(self) -> dict[str, str]:
-        """The timeouts of members that are set, by the names that workers have for them."""
+        """The session timeout and the heartbeat interval, as far as they are set: by the keys that workers of a classic
+        group have for them. The broker's configs for a connect group are the same keys after ``group.connect.``."""
         timings = {"session.timeout.ms": self.session_timeout_ms, "heartbeat.interval.ms": self.heartbeat_interval_ms}
         return {name: str(value) for name, value in timings.items() if value is not None}
 
@@ -360,5 +362,6 @@ def _accepts_connections(port: int) -> bool:
 
 
 def _exit_cause(exit_code: int) -> str:
-    """``exit_code``, an exit code or a negative signal number, as text."""
+    """How a process ended, as text: "signal 9" if ``exit_code`` is -9, as in :attr:`.Child.exit_code`; "exit code 1" if
+    it is 1."""
     return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

@@ -6,7 +6,7 @@ import typer
 
 
 def parse_folder(text: str) -> Path:
-    """Return the path of the folder named ``text``; the folder need not exist.
+    """Return the path of the folder named ``text``, unchanged: ``~`` is not expanded. The folder need not exist.
 
     :raises typer.BadParameter: when ``text`` is empty or blank, for example from an unset shell variable: an empty path
         would mean the current folder.

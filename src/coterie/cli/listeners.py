@@ -98,9 +98,10 @@ class _RunningPluginCall:
 
 
 class RebalanceListenerThread:
-    """Calls, on one thread, the listeners of a worker's rebalances and the `ConnectAssignor.on_assignment` of the
-    worker's assignors (`herder.seams.RebalanceListeners`). For one assignment, the assignors are called before the
-    listeners. The methods of this object are called on the event loop's thread."""
+    """Calls the plug-ins of a worker's rebalances one after the other on one thread: the listeners, and
+    `ConnectAssignor.on_assignment` of the assignors. After an assignment, all assignors are called, then all listeners.
+
+    Implements `herder.seams.RebalanceListeners`. Call the methods of this object only on the event loop's thread."""
 
     def __init__(
         self,
@@ -136,8 +137,8 @@ class RebalanceListenerThread:
             return
         if self._news.qsize() >= NEWS_MAX:
             logger.error(
-                "The listeners of rebalances are not called for the news %s of %d jobs: %d news wait already, because "
-                "%s has not returned; if it never returns, restart this worker",
+                "The listeners of rebalances and the assignors are not called for %s of %d jobs: %d news wait already, "
+                "because %s has not returned; if it never returns, restart this worker",
                 type(news).__name__,
                 len(news.jobs),
                 NEWS_MAX,

@@ -43,7 +43,9 @@ class RestLogin:
     """How the running command logs in to workers."""
 
     user: str | None = None
+    """The user's name; None: no log-in."""
     password: str = field(default="", repr=False)
+    """The password of ``user``; without a user empty."""
     ca_file: Path | None = None
     """The file with the trusted CA certificates; None: those of the system."""
 

@@ -63,7 +63,7 @@ class Child:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the process was started, also after its end."""
+        """Seconds from the start of the process until now, even if the process has ended meanwhile."""
         return time.monotonic() - self._started_at_s
 
     def terminate(self) -> None:
@@ -188,7 +188,8 @@ class Children:
     def close(self) -> None:
         """Kill the remaining children at once, and end the guard.
 
-        A second Ctrl-C does not prevent this: the pipe closes in any case, which ends the children.
+        If a second Ctrl-C interrupts this, the children end all the same: the pipe that they watch is closed in any
+        case (`parent`).
         """
         try:
             self.end_gracefully(list(self._children), grace_s=0.0)

@@ -32,9 +32,10 @@ def open_http_client() -> httpx.Client:
 
 
 def send_request(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
-    """Send one request to the worker at ``url``, with ``body`` as JSON; returns the response of a success.
+    """Send one request to the worker at ``url``, with ``body`` as JSON, and return the response if it is a success.
 
-    :raises WorldError: when no worker responds or ``url`` is not valid, or with the message of an error response.
+    :raises WorldError: when the worker does not respond, ``url`` is not valid, or the response is an error (then with
+        the error's message).
     """
     try:
         with open_http_client() as client:

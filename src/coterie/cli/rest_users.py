@@ -68,7 +68,7 @@ def add_or_change_user(
 
 @users_app.command("remove")
 def remove_user(file: UsersFile, name: UserName) -> None:
-    """Remove a user. Workers refuse the user's requests from then on."""
+    """Remove a user. Running workers refuse the user's requests once they have read the file again, within seconds."""
     from coterie.rest.users import write_users
 
     users = _users_in(file)

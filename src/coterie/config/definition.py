@@ -92,8 +92,8 @@ class ConfigKey:
     dependents: tuple[str, ...] = ()
     """The keys whose validity may change when this key's value changes."""
     normalizer: Callable[[str], str] | None = None
-    """Converts a valid value to its canonical text: two spellings of one value give the same text. None: the value is
-    its own canonical text."""
+    """Converts a valid value to its canonical text, with which values are compared: two spellings of one value give the
+    same text. Checks and uses of a value take the unconverted text. None: the value is its own canonical text."""
     name_in_type_errors: str = ""
     """The name in messages about a value of another type; empty means ``name``. As in Connect, such messages about a
     key of a converter have the key without its prefix."""
@@ -126,8 +126,8 @@ class ConfigKey:
         return self.normalizer(value.strip())
 
     def value_error(self, value: str | None) -> str | None:
-        """An error message when ``value`` is not valid for this key, else None. ``value`` None means that the config
-        does not contain the key and that it has no default."""
+        """An error message when ``value`` is not valid for this key, else None. ``value`` None: the config does not
+        contain the key, and the key has no default."""
         if value is None:
             missing_error = f'Missing required configuration "{self.name}" which has no default value.'
             return missing_error if self.is_required else None
@@ -154,8 +154,8 @@ class ConfigKey:
 
     @property
     def null_errors(self) -> tuple[str, ...]:
-        """The messages with which the key's validator rejects a null; empty if it accepts a null. A config in JSON may
-        contain a null."""
+        """The messages with which the key's validator rejects a null in a JSON config; empty if the validator accepts a
+        null. The message about a null for any key, :data:`.NULL_VALUE_ERROR`, is not among them."""
         if not isinstance(self.validator, Range):
             return ()
         name = self.name_in_validator_errors or self.name
@@ -341,8 +341,8 @@ class OneOfPluginClasses:
 
 
 def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -> OneOf:
-    """A validator that accepts only ``values``. An error message is ``error_prefix``, a colon and the values in the
-    given order, which is Kafka's where Kafka has the key."""
+    """A validator that accepts only ``values``. Its error message is ``error_prefix``, a colon, and ``values`` in the
+    given order; for a key that Kafka has too, give them in Kafka's order."""
     return OneOf(tuple(values), error_prefix)
 
 

@@ -83,8 +83,8 @@ class ConfigInfos:
         return replace(self, configs=(*changed, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
     def with_nulls(self, keys: Iterable[str]) -> "ConfigInfos":
-        """A copy for a config in which each of ``keys`` has the value null, which is an error: these keys have no
-        value, and the error of a null in place of their own errors."""
+        """A copy for a config in which each of ``keys`` has the value null in JSON. In the copy these keys have no
+        value, and the errors of a null instead of their own errors."""
         null_keys = list(keys)
         without_values = replace(
             self,
@@ -107,11 +107,12 @@ def make_config_infos(
     *,
     written_config: Mapping[str, str] | None = None,
 ) -> ConfigInfos:
-    """The result of a validation of ``config`` with the keys of ``definition``. A key with an error that is not in
-    ``definition`` is added, without a definition and a value.
+    """The result of a validation of ``config`` with the keys of ``definition``. ``name`` is the connector's class, as
+    the config names it. A key of ``errors_by_key`` that is not in ``definition`` is added, without a definition and a
+    value.
 
-    ``written_config`` is the config as the client sent it, if ``config`` has secrets in place of its references. The
-    result then has the value that the client sent.
+    ``written_config`` is the config as the client sent it, with references where ``config`` has their secrets; None:
+    the client sent ``config`` itself. The result contains the references, not the secrets.
     """
     configs = tuple(
         ConfigInfo(

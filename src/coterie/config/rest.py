@@ -98,8 +98,9 @@ class RestTls:
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """The settings from the keys and values of a worker file; other keys are ignored.
 
-        :raises ConfigError: when a key is invalid or missing. Lists all such keys of the certificates' files; if these
-            are valid, an invalid ``ssl.client.auth``, or a truststore that ``ssl.client.auth`` needs.
+        :raises ConfigError: when a key is invalid or missing. The keys of the certificates' files are checked first,
+            and the error lists all that are wrong. Only if none is wrong, ``ssl.client.auth`` is checked, and whether
+            the truststore that it needs is set.
         """
         prefix = HTTPS_PREFIX if any(key.startswith(HTTPS_PREFIX) for key in properties) else ""
         files = TlsFiles.from_properties(properties, prefix=prefix)
@@ -115,7 +116,7 @@ class RestTls:
 
 
 class ResponseHeader(NamedTuple):
-    """A header that ``response.http.headers.config`` adds to responses."""
+    """A header that a rule of ``response.http.headers.config`` puts into every response."""
 
     name: str
     value: str
@@ -165,8 +166,9 @@ class RestSettings(BaseModel):
 
     @property
     def rest_admin_listeners(self) -> tuple[RestListener, ...]:
-        """The addresses of ``admin.listeners``, which serve the paths ``/admin/…``, and ``/metrics`` too; none when the
-        key is not set."""
+        """The addresses of ``admin.listeners``: only these serve the paths ``/admin/…``, and these serve ``/metrics``
+        besides the other addresses. None of them when the key is empty (no address serves ``/admin/…`` then), and when
+        the key is not set (all addresses of ``listeners`` serve ``/admin/…`` then)."""
         return tuple(map(parse_listener, self.admin_listeners or ()))
 
     @property

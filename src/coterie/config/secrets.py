@@ -81,8 +81,9 @@ class _KnownSecrets:
         """The texts that all followers have received."""
 
     def add_follower(self, follower: SecretsFollower) -> None:
-        """Call ``follower`` with all known secrets: now, and until :meth:`remove_follower` again each time new secrets
-        are added. If ``follower`` raises an exception now, it is not called again, and the exception is raised."""
+        """Call ``follower`` with all known secrets: once now, and again each time new secrets are added, until
+        :meth:`remove_follower`. If the call now raises an exception, this method raises the exception, and ``follower``
+        is not called again."""
         with self._calling_lock:
             with self._lock:
                 self._followers += (follower,)
@@ -100,10 +101,11 @@ class _KnownSecrets:
             self._followers = tuple(other for other in self._followers if other != follower)
 
     def add(self, texts: Iterable[str]) -> None:
-        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`, and call the
-        followers with all known secrets if one of ``texts`` is new. If a follower raises an exception, this exception
-        is raised here, and the remaining followers are not called; the next call with ``texts`` calls all of them
-        again. :meth:`hide` hides ``texts`` in any case."""
+        """Let :meth:`hide` hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`. If
+        the followers have not yet received one of ``texts``, call each follower with all known secrets.
+
+        If a follower raises an exception, this method raises the exception and does not call the remaining followers;
+        :meth:`hide` hides ``texts`` all the same. Another call with the same ``texts`` calls all followers again."""
         long_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN}
         with self._lock:
             if not long_texts <= self._texts:
@@ -157,13 +159,14 @@ def hide_secrets(text: str) -> str:
 
 
 def add_secrets_follower(follower: SecretsFollower) -> None:
-    """Call ``follower`` with all values of references that this process has resolved: now and, until
-    :func:`remove_secrets_follower`, again after each new value, before :func:`register_secret_to_hide` returns.
+    """Call ``follower`` with all values of references that this process has resolved: once now, and again for each new
+    value, until :func:`remove_secrets_follower`. :func:`register_secret_to_hide` makes the later calls before it
+    returns.
 
-    A follower that cannot hide a value raises SecretNotHiddenError, also from :func:`register_secret_to_hide`: the
-    value must then not be used.
+    A follower that cannot hide a value must raise SecretNotHiddenError. :func:`register_secret_to_hide` then raises it
+    to its caller, which must not use the value.
 
-    :raises SecretNotHiddenError: when ``follower`` raises it now; ``follower`` is then not called again.
+    :raises SecretNotHiddenError: when the call now raises it; ``follower`` is then not called again.
     """
     _known_secrets.add_follower(follower)
 

@@ -55,7 +55,7 @@ TLS_FILE_KEYS = frozenset(key for key in SECURITY_KEYS if key.startswith("ssl.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The PEM files with the certificates of this process for TLS connections, as their client or as their server."""
+    """The PEM files of this process for TLS connections, in which the process is the client or the server."""
 
     trusted_ca_location: str | None = None
     """The file with the certificates that are trusted to sign the other end's certificate. None: as a client, those
@@ -63,7 +63,7 @@ class TlsFiles:
     certificate_location: str | None = None
     """The file with this end's own certificate; None: it has none."""
     key_location: str | None = None
-    """The file with the key of the certificate."""
+    """The file with the key of the certificate, possibly the same file; None without a certificate."""
     key_password: str | None = field(default=None, repr=False)
     """The password of an encrypted key; None: the key is not encrypted."""
 
@@ -96,7 +96,7 @@ class KafkaSecurity:
     certificate_location: str | None = None
     """The file with this client's certificate; None: it has none."""
     key_location: str | None = None
-    """The file with the key of this client's certificate."""
+    """The file with the key of this client's certificate, possibly the same file; None without a certificate."""
     key_password: str | None = field(default=None, repr=False)
     """The password of an encrypted key; None: the key is not encrypted."""
     verifies_hostname: bool = True
@@ -239,7 +239,7 @@ class _SecurityParser:
         return location
 
     def _security_protocol(self) -> str:
-        """The value of ``security.protocol``, which must be set."""
+        """The value of ``security.protocol``. Call this only if the key is set, as it is whenever SASL is used."""
         return self._set_values["security.protocol"]
 
     def _record_missing(self, *keys: str, reason: str) -> None:

@@ -81,10 +81,10 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     rebalance, in this order. A listener is a plug-in of an installed Python package. (Coterie's own key.)"""
     connection_grace_ms: NonNegativeMilliseconds = defaults.CONNECTION_GRACE_MS
     """With `group.protocol=connect`: how long after the end of this worker's connection the broker waits before it
-    takes the worker's process for dead; 0: the end of a connection means nothing, which a worker behind a proxy needs.
-    (Coterie's own key.)"""
+    takes the worker's process for dead; 0: the broker ignores the end of a connection and waits for the end of the
+    session, which a worker behind a proxy needs. (Coterie's own key.)"""
     client_id: str = ""
-    """The name of this worker in the brokers' logs."""
+    """The name of this worker in the brokers' logs; by default `worker.name` or `host:port`."""
     heartbeat_interval_ms: PositiveMilliseconds = defaults.HEARTBEAT_INTERVAL_MS
     """The time between two heartbeats of this worker to the group's coordinator."""
     session_timeout_ms: PositiveMilliseconds = defaults.SESSION_TIMEOUT_MS
@@ -130,7 +130,8 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     config_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
     """The number of replicas with which the config topic is created; -1: the brokers' default."""
     offset_storage_topic: NonEmptyText
-    """The topic of the group's offsets."""
+    """The topic that Kafka Connect uses for offsets. The worker creates this topic and writes nothing to it, because
+    tasks keep their positions in their checkpoints."""
     offset_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
     """The number of replicas with which the offset topic is created; -1: the brokers' default."""
     offset_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 25
@@ -145,7 +146,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     # -- the topics of the connectors -------------------------------------------------------------------------------
 
     topic_tracking_enable: bool = True
-    """Whether this worker records which topics the tasks of its connectors read and write, and tells them at
+    """Whether this worker records which topics the tasks of its connectors read and write, and lists these topics at
     `/connectors/<connector>/topics`."""
     topic_tracking_allow_reset: bool = True
     """Whether a client may have this worker forget those topics, at `/connectors/<connector>/topics/reset`."""
@@ -317,7 +318,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     @field_validator("connect_protocol")
     @classmethod
     def _check_connect_protocol(cls, protocol: str) -> str:
-        """Check that ``protocol`` is one of Connect's protocols, and return it in lower case."""
+        """Check that ``protocol`` is eager, compatible, sessioned or static, and return it in lower case."""
         if protocol.lower() not in ("eager", "compatible", "sessioned", "static"):
             raise ValueError(
                 "must be one of the group protocols eager, compatible, sessioned (Kafka Connect's) and static "
@@ -499,7 +500,8 @@ _FIELDS_OF_SEVERAL_KEYS = ("spark", "security", "rest_tls", "providers")
 
 
 def _config_keys(settings: type[BaseModel]) -> frozenset[str]:
-    """The config keys that belong to exactly one field of ``settings``."""
+    """The config keys of the fields of ``settings`` that have one key each, that is of all fields except
+    :data:`_FIELDS_OF_SEVERAL_KEYS`."""
     return frozenset(
         str(field.alias) for name, field in settings.model_fields.items() if name not in _FIELDS_OF_SEVERAL_KEYS
     )

@@ -35,9 +35,9 @@ async def check_broker_access_if_reachable(
     timeout_ms: int = 10_000,
 ) -> None:
     """Log in once, at the first of the servers that responds to a request. A server that cannot be reached, or does not
-    respond within ``timeout_ms``, is skipped with a log message. If all are skipped, it returns without a check: this
-    worker's later requests wait until a server responds. With ``transactional_id``, also check the right to use this
-    transactional id.
+    respond within ``timeout_ms``, is skipped with a log message. If all are skipped, nothing is checked and no error is
+    raised: this worker's later requests wait until a server responds. With ``transactional_id``, also check the right
+    to describe this transactional id; the right to write with it is not checked.
 
     :raises BrokerAccessError: when a broker is not trusted, rejects the user or the transactional id, or for
         ``timeout_ms`` closes each connection without a response, as a broker does if its listener has another
@@ -66,8 +66,8 @@ async def check_broker_access_if_reachable(
 async def _check_access_with_retries(
     address: Address, client_id: str, security: KafkaSecurity, transactional_id: str | None, *, timeout_s: float
 ) -> None:
-    """Return when the broker has accepted this client. If it closes the connection without a response, or its response
-    is not valid, try again, for ``timeout_s``.
+    """Return when the broker has accepted this client. While the broker closes connections without a response, or sends
+    responses that are not valid, try again, for at most ``timeout_s``.
 
     :raises BrokerAccessError: when the broker is not trusted, rejects this client, or sends no valid response for
         ``timeout_s``.
@@ -111,11 +111,13 @@ async def _test_access_once(
 
 
 async def _check_transactional_id_permission(connection: BrokerConnection, transactional_id: str) -> None:
-    """Look up the coordinator of ``transactional_id``, which needs the right Describe; Write implies it. A user with
-    Describe alone is refused when the worker becomes the leader, by the same message. Any other error code is ignored:
-    a later request gets it again.
+    """Check that the broker allows this client to describe ``transactional_id``, by a lookup of its coordinator.
 
-    :raises BrokerAccessError: when the broker does not allow this client to use the transactional id.
+    The leader needs Write, which implies Describe. Write itself is not checked here: a worker whose user has only
+    Describe starts, and gets the same error message when it becomes the leader. Any other error code is ignored: a
+    later request gets it again.
+
+    :raises BrokerAccessError: when the user has neither Describe nor Write for the transactional id.
     :raises WorldError: as :meth:`.BrokerConnection.ask`.
     """
     values = {"key": transactional_id, "key_type": TRANSACTION_KEY, "coordinator_keys": (transactional_id,)}

@@ -166,7 +166,7 @@ class BrokerConnection:
         for the response. Returns kio's response entity.
 
         :raises NoValidResponseError: when the connection breaks before the response, or the response is not valid.
-        :raises UnsupportedApiError: when the broker and Coterie have no version of the API in common.
+        :raises UnsupportedApiError: when the broker and Coterie have no version of the API in common. Nothing is sent.
         """
         broker_oldest, broker_newest = self._broker_versions.get(api.api_key, (0, -1))
         version = min(broker_newest, api.newest_version)
@@ -270,8 +270,9 @@ class _ResponseRouter(asyncio.Protocol):
         """The first error of the connection, None without an error. Later requests fail with it."""
 
     def expect_response(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
-        """A future for the response to the request with this correlation id: its result is the frame without its length
-        or, if the connection breaks before, the error.
+        """A future for the response to the request with this correlation id. Its result is the frame without its
+        length. If the connection breaks before, or invalid bytes arrive, its result is the error: to await the
+        future returns the error and does not raise it.
 
         :raises OSError: when the connection has already broken.
         :raises WireError: when the broker has already sent invalid bytes.
@@ -328,7 +329,8 @@ class _ResponseRouter(asyncio.Protocol):
             response_future.set_result(frame)
 
     def _fail_all_requests(self, error: OSError | WireError) -> None:
-        """Complete all outstanding requests with ``error``; later requests fail with the first such error."""
+        """Complete all outstanding requests with ``error``. Later requests fail with the error of the first call of
+        this method."""
         if self._connection_error is None:
             self._connection_error = error
         for response_future in self.pending_responses.values():

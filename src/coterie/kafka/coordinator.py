@@ -182,7 +182,7 @@ class _CoordinatorConnections:
             return self._current
 
     def _close_idle_former_connections(self) -> None:
-        """Close the former connections that have no outstanding request."""
+        """Close the former connections (all but ``_current``) that have no outstanding request."""
         for connection in list(self._connections):
             if connection is not self._current and not connection.has_outstanding_requests:
                 self._close_connection(connection)
@@ -213,7 +213,7 @@ def _join_values(request: JoinRequest) -> Values:
 
 
 def _to_join_response(answer: Any) -> JoinResponse:
-    """Convert ``answer`` for the member: a response to JoinGroup, or an error code of FindCoordinator."""
+    """Convert ``answer``, which is a response to JoinGroup or an error code of FindCoordinator, for the member."""
     if isinstance(answer, ErrorCode):
         return JoinResponse(error=answer)
     leads = answer.error_code == ErrorCode.none and answer.leader == answer.member_id

@@ -23,8 +23,8 @@ class CoordinatorFinder:
 
     async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
         """The address of the group's coordinator; or the error code of FindCoordinator when there is no coordinator
-        yet, or this client may not use the group. Asks one server after the other, each for ``timeout_s``, until one
-        responds.
+        yet, or this client may not use the group. Each call asks one server after the other, each for at most
+        ``timeout_s``, until one responds; no address is cached.
 
         :raises WorldError: when no server responds; the message contains the reason for each server.
         """

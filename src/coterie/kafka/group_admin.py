@@ -111,8 +111,8 @@ class GroupAdmin:
         self._server_timeout_s = self._timeout_s / (len(bootstrap_servers) + 1)
 
     async def list_groups(self) -> list[ListedGroup]:
-        """All groups of the cluster that this client may see, sorted by id. Each broker lists those that it
-        coordinates.
+        """All groups of the cluster that this client may describe, sorted by id. Asks every broker of the cluster,
+        because each lists only the groups that it coordinates.
 
         :raises WorldError: when a broker of the cluster does not respond, or refuses the request.
         """

@@ -84,7 +84,8 @@ class LeaderTopicLog:
         await self._run_on_thread(lambda: self.open_blocking(max(transaction_timeout_ms, TRANSACTION_TIMEOUT_MIN_MS)))
 
     async def append(self, records: Sequence[NewTopicRecord]) -> int:
-        """Append ``records`` in one transaction, and wait until it is committed. Returns the offset after the last one.
+        """Append ``records`` in one transaction, and wait until it is committed. Returns the offset of the last record,
+        plus 1.
 
         :raises WriterFencedError: when another worker has opened the log after this worker, or the transaction has
             timed out; none of the records is ever read.
@@ -251,7 +252,8 @@ class LeaderTopicLog:
 def _flush_producer(producer: Producer, timeout_s: float) -> None:
     """Wait until all records are delivered or have failed.
 
-    :raises KafkaException: with a retriable error, after ``timeout_s``.
+    :raises KafkaException: when neither is so for a record after ``timeout_s``. The error is marked as retriable, so
+        that :meth:`LeaderTopicLog._retry_until_timeout` waits again.
     """
     if producer.flush(timeout_s):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records are not delivered", False, True, False))

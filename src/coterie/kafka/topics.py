@@ -351,8 +351,8 @@ class TopicLog:
         self._own_transaction_offset = last_offset
 
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:
-        """Append ``lines`` and wait until all are durable on all in-sync replicas. Returns the offset after the last
-        one; with several partitions, the greatest of these offsets; 0 if ``lines`` is empty.
+        """Append ``lines`` and wait until all are durable on all in-sync replicas. Returns the offset of the last
+        record, plus 1; with several partitions, the greatest of these numbers; 0 if ``lines`` is empty.
 
         While no broker can be reached, the append waits, for each record at most `DELIVERY_TIMEOUT_MS`. A record whose
         response was lost is sent again, so the topic may contain the record twice in succession.
@@ -384,9 +384,11 @@ class TopicLog:
                 delivery.cancel()
 
     async def end_offset(self) -> int:
-        """The position of a reader that has read all durable, committed records; with several partitions, the greatest
-        of their end offsets. If only the marker of this worker's own last transaction follows the last record, the
-        marker is not counted: a write need not wait until a reader has read it.
+        """The end of the topic, as a value of ``LogProgress.position``: that of a reader that has read all durable,
+        committed records. With several partitions it is the greatest of their end offsets.
+
+        The marker of this worker's own last transaction is not counted if no other record follows it: then a write need
+        not wait until a reader has read the marker.
 
         :raises WorldError: when a leader of the topic's partitions does not respond in time, or refuses the request.
         """

@@ -177,8 +177,8 @@ def test_stopped_jobs_are_counted_among_the_current_jobs(
 
 def test_a_changed_number_of_tasks_is_planned_with_a_warning(plan: Plan, file: Path) -> None:
     assert plan(file, "--create", "A=1").stderr == (
-        "A has 2 tasks: once they have been started, a config that gives the connector 1 task is refused (HTTP 400). "
-        "Delete the connector first, or create one with another name.\n"
+        "A has 2 tasks. If it is a RateSource or PythonSource whose tasks have been started, a config with 1 task is "
+        "refused (HTTP 400): delete the connector first, or create one with another name.\n"
     )
     assert plan(file, "--create", "A=2").stderr == ""
 

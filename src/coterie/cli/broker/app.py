@@ -187,7 +187,10 @@ def back_broker_up(
     ],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing copy.")] = False,
 ) -> None:
-    """Copy all data of a broker, which may be running. The copy contains all data acknowledged before its start."""
+    """Copy all data of a broker, which may be running.
+
+    The copy contains all data that the broker acknowledged before this command began.
+    """
     interrupt_on_termination_signals()
     from coterie.cli.broker import data_folder
 

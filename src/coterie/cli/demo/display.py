@@ -61,7 +61,8 @@ class Display:
     def update(self, counts: Mapping[str, int], tasks_by_worker: Mapping[str, Sequence[str]]) -> None:
         """Update each bar to its count in ``counts``, and the tasks of each worker (``tasks_by_worker``).
 
-        Without bars this prints a line, but not more often than every ``_PROGRESS_LINE_INTERVAL_S``.
+        If all output is lines (no terminal, or CI), print the progress as one line instead, at most once every
+        ``_PROGRESS_LINE_INTERVAL_S``.
         """
         for name, count in counts.items():
             self._progress.update(self._bars[name], completed=count)

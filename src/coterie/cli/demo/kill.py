@@ -1,4 +1,4 @@
-"""The kill: kills a worker and its JVM while a batch is planned and not committed, and verifies that it was so.
+"""The kill: kills a worker and its JVM while a batch is planned and not committed, and checks this after the kill.
 
 The worker's process group is stopped (SIGSTOP), so that its tasks' checkpoints do not change while they are read. If a
 batch has ``offsets/N`` and no ``commits/N``, the stopped group is killed. Otherwise the group resumes (SIGCONT), and
@@ -148,7 +148,10 @@ def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkp
     for batch in interrupted:
         checkpoint_dir = checkpoints.checkpoint_dir(batch.task)
         if checkpoint_dir is None or (checkpoint_dir / "commits" / str(batch.batch_id)).exists():
-            raise WorldError(f"Batch {batch.batch_id} of {batch.task} was committed after its worker had been stopped.")
+            raise WorldError(
+                f"Batch {batch.batch_id} of {batch.task} was committed, or its checkpoint disappeared, although its "
+                "worker was suspended (SIGSTOP) and then killed. Run the demo again."
+            )
 
 
 def wait_until_processes_suspended(process_group: int) -> None:

@@ -302,7 +302,7 @@ class DemoRun:
         if not KILL_FRACTION_MIN <= committed_fraction <= KILL_FRACTION_MAX and not self._fleet.ended_workers:
             raise WorldError(
                 f"The kill came when {committed_fraction:.0%} of the rows were committed, "
-                f"not between {KILL_FRACTION_MIN:.0%} and {KILL_FRACTION_MAX:.0%}."
+                f"not between {KILL_FRACTION_MIN:.0%} and {KILL_FRACTION_MAX:.0%}. Run the demo again."
             )
         return number, interrupted_batches
 
@@ -346,12 +346,12 @@ class DemoRun:
             )
 
     def _wait_until_committed_or_standstill(self) -> None:
-        """Wait until all rows are committed, or until for ``_STANDSTILL_MAX_S`` no file was written and no row
-        committed.
+        """Wait until all rows are committed, or until no file was written and no row committed for
+        ``_STANDSTILL_MAX_S``.
 
-        In the latter case the checker reports the missing rows.
+        Returns without an error in both cases. After a standstill the checker reports the missing rows.
 
-        :raises WaitTimeoutError: when that takes longer than 150 s.
+        :raises WaitTimeoutError: when neither has happened within 150 s of this call.
         """
         last_count, changed_at_s = -1, time.monotonic()
 
@@ -379,7 +379,10 @@ class DemoRun:
         # If a worker ended meanwhile for another reason, its tasks were stopped too, and there may be fewer.
         expected_min = NEVER_STOPPED_TASKS_MIN[self._settings.group_protocol]
         if len(never_stopped) < expected_min and not self._fleet.ended_workers:
-            raise WorldError(f"Fewer than {expected_min} tasks ran through the whole demo without a stop.")
+            raise WorldError(
+                f"Fewer than {expected_min} tasks ran through the whole demo without a stop; the lines above show "
+                "which rebalances stopped tasks."
+            )
 
     # -- observing ----------------------------------------------------------------------------------------------------
 

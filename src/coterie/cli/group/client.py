@@ -57,8 +57,9 @@ class GroupRestClient:
     def describe_group(self, *, timeout_s: float = _LEADER_TIMEOUT_S) -> GroupDescription:
         """Return the group's present description.
 
-        While no leader responds, the request is repeated until ``timeout_s`` after this call. It is not repeated after
-        an error response with a status below 500, and if no worker has ever responded to this client.
+        While no leader responds, the request is repeated until ``timeout_s`` after this call. The request is not
+        repeated after an error response with a status below 500, nor as long as no worker has ever responded to this
+        client.
 
         :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
             a description of a group.
@@ -81,10 +82,10 @@ class GroupRestClient:
             time.sleep(_POLL_INTERVAL_S)
 
     def send_order(self, method: str, worker: str, action: str) -> OrderResponse:
-        """Order ``worker`` (a name, host:port or instance id) to do ``action``: ``drain`` or ``restart``, the latter
-        also with a query. Returns the worker's response.
+        """Order ``worker`` (a name, host:port or instance id) to drain or to restart. Returns the worker's response.
 
-        ``method`` is POST to begin the action, DELETE to cancel a drain.
+        ``action`` is ``drain``, ``restart`` or ``restart?moveJobs=true``. ``method`` is POST to begin the action, or
+        DELETE to cancel a drain.
 
         :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
             that of a worker.
@@ -99,10 +100,10 @@ class GroupRestClient:
         """Read the group's description again and again until ``unmet_reason`` returns "" for it, for ``timeout_s`` at
         most.
 
-        Returns the last result of ``unmet_reason``: "" when the condition is met. If the group could not be read at the
-        end of ``timeout_s``, the result is the reason.
+        Returns "" as soon as ``unmet_reason`` returns "". At the end of ``timeout_s`` no error is raised: the result is
+        then the last reason that ``unmet_reason`` returned or, if the group could not be read, the error message.
 
-        :raises WorldError: when a request fails before the end of ``timeout_s`` (see :meth:`describe_group`).
+        :raises WorldError: when :meth:`describe_group` raises it before the end of ``timeout_s``.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:

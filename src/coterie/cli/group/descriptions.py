@@ -57,6 +57,7 @@ class MemberDescription(WorkerIdentity):
 
     member_id: MemberId
     state: str
+    """The state that the member reports, such as STABLE; UNREACHABLE if the member does not respond."""
     draining: bool
     drain_waits: str | None
     """Why the drain waits; None if the worker does not drain, or its drain does not wait."""

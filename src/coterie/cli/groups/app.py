@@ -39,7 +39,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 def list_groups(
     bootstrap_servers: BootstrapOption = None, command_config: CommandConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show all groups that this client may see: their types, states and kinds of members."""
+    """Show all groups that this client may describe: their types, their states, and what their members are."""
     from coterie.cli.groups import commands
 
     commands.list_groups(commands.make_group_admin(bootstrap_servers, command_config), as_json=as_json)

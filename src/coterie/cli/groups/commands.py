@@ -50,7 +50,7 @@ def make_group_admin(bootstrap_servers: str | None, command_config: Path | None)
 
 
 def list_groups(admin: GroupAdmin, *, as_json: bool) -> None:
-    """Print all groups of the brokers that this client may see.
+    """Print all groups of the brokers that this client may describe.
 
     :raises WorldError: see :meth:`.GroupAdmin.list_groups`.
     """
@@ -85,8 +85,9 @@ def describe_group(admin: GroupAdmin, group: str, *, as_json: bool) -> None:
 def change_and_print_configs(
     admin: GroupAdmin, group: str, *, set_: Sequence[str], delete: Sequence[str], as_json: bool
 ) -> None:
-    """Change the configs of the group with this id, if ``set_`` or ``delete`` has elements; then print the configs of
-    connect groups, and every other config that is set on the group.
+    """Change the configs of the group with this id, if ``set_`` or ``delete`` has elements. Then print every config of
+    connect groups (``connect.…``), also those that are not set on this group, and every other config that is set on
+    this group.
 
     :raises WorldError: when an element of ``set_`` is not KEY=VALUE, a key is given twice, or the broker refuses the
         change or the request.
@@ -195,11 +196,11 @@ def _parse_config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[st
         if not (key and equals_sign):
             raise WorldError(f"--set {text}: use KEY=VALUE, for example connect.session.timeout.ms=20000")
         if key in changes:
-            raise WorldError(f"--set {text}: {key} is given twice")
+            raise WorldError(f"--set {text}: {key} is given twice; --set and --delete together may name a key once")
         changes[key] = value
     for key in delete:
         if key in changes:
-            raise WorldError(f"--delete {key}: {key} is given twice")
+            raise WorldError(f"--delete {key}: {key} is given twice; --set and --delete together may name a key once")
         changes[key] = None
     return changes
 

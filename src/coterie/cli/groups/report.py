@@ -163,6 +163,7 @@ def _jobs_text(jobs: Jobs) -> str:
 
 
 def _seconds_text(duration_ms: int) -> str:
+    """``duration_ms`` in whole seconds, such as "12 s"."""
     return f"{duration_ms / 1000:.0f} s"
 
 

@@ -216,9 +216,10 @@ def to_group_changes(options: ChangeOptions, group: GroupWithMemberNames) -> lis
 
 
 def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: GroupWithMemberNames) -> None:
-    """Check the name of a worker that ``--add`` adds after ``joining_members``.
+    """Check ``name``, the value of one option ``--add``. ``joining_members`` has the names of the options before it.
 
-    :raises WorldError: when the name is blank or is that of another worker.
+    :raises WorldError: when the name is blank or is in ``joining_members``, or a member of ``group`` matches it
+        (:meth:`GroupWithMemberNames.matching_members`).
     """
     if not name.strip():
         raise WorldError("--add: a worker needs a name")
@@ -322,21 +323,20 @@ def _warn_about_claims_on_unknown_jobs(
 
 
 def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: GroupSnapshot) -> None:
-    """Print a warning for each existing connector whose number of tasks would change: the REST API refuses the config
-    of such a change for a connector with checkpoints.
+    """Print a warning for each existing connector whose number of tasks would change: if its tasks have checkpoints and
+    its source has a fixed split (`RateSource`, `PythonSource`), the REST API refuses the config of such a change.
 
-    The description of a group does not contain whether there are checkpoints, so the warning is printed in any case.
+    The description of a group contains neither the sources nor whether there are checkpoints, so the warning is printed
+    for each such connector.
     """
     for change in changes:
         if isinstance(change, ConnectorCreatedOrResized) and change.connector in snapshot.configured_jobs.connectors:
             task_count = sum(task.connector == change.connector for task in snapshot.configured_jobs.tasks)
             if task_count != change.task_count:
                 sys.stderr.write(
-                    f"{change.connector} has {_count_text(task_count, 'task')}: once they have been started, a "
-                    "config that gives "
-                    f"the connector {_count_text(change.task_count, 'task')} is refused (HTTP 400). Delete the "
-                    "connector first, "
-                    "or create one with another name.\n"
+                    f"{change.connector} has {_count_text(task_count, 'task')}. If it is a RateSource or PythonSource "
+                    f"whose tasks have been started, a config with {_count_text(change.task_count, 'task')} is refused "
+                    "(HTTP 400): delete the connector first, or create one with another name.\n"
                 )
 
 

@@ -165,13 +165,13 @@ def jobs_not_taken_over_yet(description: GroupDescription, last: MemberDescripti
 
 
 def check_jobs_handed_over(description: GroupDescription, last_seen_member: MemberDescription) -> None:
-    """Check that a drained member left the group after its jobs had moved.
+    """Check that a drained member, which has left the group, had handed its jobs over.
 
-    ``last_seen_member`` is the last state of the member, which is missing in ``description``. After a crash a member
-    stays in the group, UNREACHABLE, until its session ends.
+    ``last_seen_member`` is the member in the last description that contained it; ``description`` does not contain it.
+    A member that crashed was UNREACHABLE then: it stays in the group until its session ends.
 
-    :raises WorldError: when ``last_seen_member`` had jobs, and was UNREACHABLE or had a job that no other member owns
-        now.
+    :raises WorldError: when the member had jobs when it was last seen, and either it was UNREACHABLE then, or no other
+        member owns one of these jobs now. A job that is not configured any more does not count.
     """
     owned_jobs = (last_seen_member.owned.jobs | last_seen_member.revoked.jobs) & description.configured.jobs
     unowned_jobs = owned_jobs - union_of_jobs(member.owned.jobs for member in description.members)
@@ -271,9 +271,9 @@ def restart_workers_rolling(
 
 
 def _check_only_worker_may_restart(member: MemberDescription, *, is_named: bool, moves_jobs: bool) -> None:
-    """Print that no job runs until ``member``, the only worker of the group, has restarted.
+    """Check that ``member``, the group's only member, may restart; if so, print that no job runs until it has done so.
 
-    :raises WorldError: when ``moves_jobs``, because there is no worker to which the jobs could move; or when
+    :raises WorldError: when ``moves_jobs``, because there is no other worker to which the jobs could move; or when
         ``is_named`` is False, because the command does not name the worker: other workers may be about to join.
     """
     if moves_jobs:
@@ -345,8 +345,11 @@ def _wait_until_restarted(
 
 
 def _jobs_after_restart_text(member: MemberDescription, rejoined_member: MemberDescription, *, moves_jobs: bool) -> str:
-    """Which jobs ``rejoined_member`` runs, compared with ``member``, the same worker before its restart; and whether it
-    is a new member, unless it had to move its jobs, which makes it one."""
+    """Which jobs ``rejoined_member`` runs, compared with ``member``, the same worker before its restart, as text.
+
+    The text also says if the worker has lost its membership and joined again as a new member. With ``moves_jobs`` this
+    is left out, because such a worker always joins as a new member.
+    """
     if moves_jobs:
         return f"; it runs {_job_count_text(rejoined_member.owned)}"
     is_new_member = rejoined_member.member_id != member.member_id

@@ -99,9 +99,10 @@ def jar_settings(settings: WorkerSettings) -> JarSettings | None:
 
     None if ``jars.dir`` is not set, ``jars.fetch`` is false, and the default folder does not exist or cannot be read.
 
+    With ``jars.fetch``, the folder need not exist.
+
     :raises WorldError: when ``jars.dir`` is set, is not an existing folder, and ``jars.fetch`` is false; or when
-        ``jars.dir`` is not set, ``jars.fetch`` is true, and the default folder cannot be determined. The default folder
-        need not exist.
+        ``jars.dir`` is not set, ``jars.fetch`` is true, and the path of the default folder cannot be determined.
     """
     if settings.jars_dir:
         folder = Path(settings.jars_dir).absolute()
@@ -184,7 +185,8 @@ def check_listeners_for_restart(settings: WorkerSettings, *, running: WorkerSett
     own_listeners = [*map(_with_resolved_host, (*running.rest_listeners, *running.rest_admin_listeners))]
 
     def with_free_port(listener: RestListener) -> RestListener:
-        """Port 0 if this process uses the address, which is free after this process ends."""
+        """``listener`` with port 0 (any free port) if this process itself listens at its address, else unchanged. The
+        process's own port becomes free only when the process ends, so with port 0 only the host is checked."""
         is_own = any(map(_with_resolved_host(listener).overlaps, own_listeners))
         return listener._replace(port=0) if is_own else listener
 
@@ -252,8 +254,8 @@ def access_rules(settings: WorkerSettings) -> AccessRules:
 
 
 def advertised_port(settings: WorkerSettings, listeners: Sequence[BoundListener]) -> int:
-    """The bound port of the advertised listener. ``listeners``: the bound listeners of ``settings``, in the same
-    order."""
+    """The bound port of the advertised listener, also if ``rest.advertised.port`` is another port. ``listeners``: the
+    bound listeners of ``settings``, in the same order."""
     return listeners[settings.rest_listeners.index(settings.advertised_listener)].port
 
 
@@ -281,7 +283,7 @@ async def run_worker_and_serve_rest(
     port = advertised_port(settings, listeners)
     name, member = settings.display_name(bound_port=port), member_settings(settings, listeners)
     client_id = settings.client_id or name
-    logger.info("%s serves REST at %s and is starting", name, member.url)
+    logger.info("%s is starting; its REST address is %s", name, member.url)
     policy = RebalancePolicy(
         max_delay_ms=settings.scheduled_rebalance_max_delay_ms,
         moves_per_round_max=settings.rebalance_max_moves_per_round,
