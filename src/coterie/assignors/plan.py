@@ -127,7 +127,8 @@ class StartReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One job that a round stops, that starts on a member on which it did not run, or that a departed member loses."""
+    """One job that moves: a round stops it or starts it, its member leaves the group, or it waits for a departed member
+    in the snapshot. In the last two cases the job is a move also if no round starts it again."""
 
     job: Job
     from_member: MemberId | None
