@@ -197,8 +197,8 @@ class _TaskDistribution:
         """Return the first worker whose connector extra (one connector more than the floor) can change while its task
         extra stays; None if there is none.
 
-        If ``extras_node`` is the node of the connector extras, the worker gets a connector extra. Otherwise it gives
-        its connector extra up.
+        If ``extras_node`` is the node of the connector extras, a worker without a connector extra gets one. If it is
+        the node of the task extras, a worker with a connector extra gives it up.
         """
         quotas = self._quotas
         gains_extra = extras_node == CONNECTOR_EXTRAS_NODE
