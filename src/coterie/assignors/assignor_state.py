@@ -89,9 +89,10 @@ def usable_state(
     assignment this worker received; -1 if it has received none since it joined the group.
 
     - If this worker received the assignment of the round in ``state``, all of ``state`` applies.
-    - If this worker did not receive that assignment, but the round was the one directly before ``generation``, all but
-      the jobs that the round newly assigned and revoked applies. No member has run the assigned jobs, so they cannot
-      have been lost; and the members may never have received the revocations, so this round decides on them again.
+    - If this worker did not receive that assignment, but the round was the one directly before ``generation``, the
+      state applies without the jobs that the round newly assigned, and without those that it revoked. No member has run
+      the assigned jobs, so they do not wait for the return of a departed member. The members may never have received
+      the revocations, so this round decides on them again.
     - Otherwise the result is an empty state: this worker has computed no round or received no assignment since it
       joined, or another member may have led rounds since (KAFKA-7026, KAFKA-9848).
     """

@@ -21,7 +21,8 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
-    """The static and wildcard workers and jobs of one round (KIP-987, steps 1 and 2), and its draining members."""
+    """Which member may run which job in one round (KIP-987, steps 1 and 2). A *static* worker may run only the jobs
+    that it claims, a *wildcard* worker any job that no worker claims; a draining worker receives no job."""
 
     wildcard_workers: tuple[MemberId, ...]
     """The workers that have no claims and do not drain, sorted by id. Each may run any job that no worker claims."""

@@ -127,7 +127,8 @@ class StartReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One job that a round stops, that starts on a member on which it did not run, or that a departed member loses."""
+    """One job that moves: a round stops it or starts it, its member leaves the group, or it waits for a departed member
+    in the snapshot. In the last two cases the job is a move also if no round starts it again."""
 
     job: Job
     from_member: MemberId | None
@@ -185,7 +186,7 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
     if snapshot.leader_id in snapshot.members and snapshot.leader_id not in members:
         # The new leader has only the jobs that the members report, and the delay in its own last assignment.
         state = AssignorState()
-        received_delay_ms = min((member_outcome.deadline_ms for member_outcome in snapshot.deferrals), default=0)
+        received_delay_ms = min((deferral.deadline_ms for deferral in snapshot.deferrals), default=0)
     owner_by_job = {job: member for member, spec in sorted(snapshot.members.items()) for job in spec.owned}
     progress_by_job: dict[Job, _JobProgress] = {
         job: _JobProgress(from_member=member, reason=StartReason.LOST, unowned_since_ms=0)

@@ -121,7 +121,8 @@ def compute_quotas(
 def _allowed_extras_by_kind(
     worker_count_by_kind: Counter[_AboveFloor], connector_extra_count: int, task_extra_count: int
 ) -> dict[_AboveFloor, frozenset[WorkerExtras]]:
-    """Return, for each kind of worker, the combinations of extras that occur in a distribution with the fewest stops.
+    """Return, for each kind of worker, the combinations of extras that occur in at least one of the distributions with
+    the fewest stops.
 
     ``worker_count_by_kind`` has the number of workers of each kind: above the floor of connectors or not, above the
     floor of tasks or not.
@@ -141,7 +142,7 @@ def _allowed_extras_by_kind(
         )
         return gains + potentials[0] * connector_extra_count + potentials[1] * task_extra_count
 
-    # An extra saves 0 or 1 stops, so potentials (the prices) outside this range are never needed.
+    # An extra saves 0 or 1 stops, so prices outside this range are never needed.
     potentials = min(product(range(-2, 3), range(-2, 3)), key=dual_objective)
     allowed_by_kind = {}
     for kind in worker_count_by_kind:

@@ -106,14 +106,16 @@ def _release_tasks(
     additional_releases: int,
     tasks_to_assign: dict[ConnectorName, int],
 ) -> Sequence[int]:
-    """Release tasks one by one, each time the task whose release improves the spread most.
+    """Release tasks of givers (workers with more tasks than the floor) one by one, each time the task whose release
+    improves the spread most.
 
     Each worker in ``tasks_to_release`` releases the number of tasks given there. In addition, ``additional_releases``
-    of the workers in ``givers_with_optional_extra`` release one task each. Among equals the connectors take turns, the
-    last name first, and the last worker of a connector first. The releases are written to ``deltas``, added to
-    ``tasks_to_assign`` and ``levels``, and counted down in ``tasks_to_release``; the workers that release an additional
-    task are removed from ``givers_with_optional_extra``.
+    of the workers in ``givers_with_optional_extra`` release one task each. Of equally good releases, the one is done
+    whose connector has released the fewest tasks so far; among these, that of the connector with the last name. The
+    task is released by the worker with the most tasks of the connector; among these, by the last worker.
 
+    The releases are written to ``deltas``, added to ``tasks_to_assign`` and ``levels``, and counted down in
+    ``tasks_to_release``; the workers that release an additional task are removed from ``givers_with_optional_extra``.
     Returns the workers that released an additional task.
     """
     level_by_connector = levels.level_by_connector
@@ -166,8 +168,8 @@ def _release_tasks(
 
 
 class _TakerFillLevels:
-    """The level of each connector: the lowest number of its tasks on a taker (a worker below its quota of tasks), if
-    the takers are filled evenly.
+    """The level of each connector: the lowest number of its tasks on a taker (a worker that runs at most as many tasks
+    as the floor), if each task goes to a taker with the fewest tasks of its connector.
 
     The next task of the connector goes to a taker with this number.
     """
@@ -257,10 +259,12 @@ class _TaskReceivers:
                 )
 
     def _raise_all_to_same_level(self, name: ConnectorName, count: int) -> tuple[int, int]:
-        """Bring all workers that can still receive tasks to the same number of tasks of ``name`` at once, if ``count``
-        is at least two for each of them, as far as the room of each worker allows.
+        """Assign tasks of ``name`` to all workers that can still receive tasks, so that each has the same number of
+        tasks of ``name`` (the level). The level is limited by ``count`` and by the room of each worker.
 
-        Returns this number (the level) and how many tasks were assigned, at most ``count``; 0 and 0 when none were.
+        This is a shortcut for many tasks: nothing is assigned if ``count`` is less than twice the number of these
+        workers, or if one of them already has at least as many tasks as the level. Returns the level and the number of
+        tasks assigned; 0 and 0 if nothing was assigned.
         """
         if count < 2 * sum(map(len, self._receivers_by_room.values())):
             return 0, 0

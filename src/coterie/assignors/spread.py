@@ -97,7 +97,7 @@ class _TaskDistribution:
     def negated_reducible_task_counts(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Yield (-tasks, connector, worker) for each worker that has several tasks of a connector and may release one.
 
-        When sorted, the cells with most tasks come first.
+        When these are sorted, those with the most tasks come first.
         """
         for worker in self.workers:
             task_counts, delta = self.task_counts[worker], self.deltas[worker]
@@ -159,10 +159,11 @@ class _TaskDistribution:
     # -- arcs of the extras -------------------------------------------------------------------------------------------
 
     def task_extra_sources_of(self, worker: int) -> Iterator[int]:
-        """Yield the nodes of the flow graph from which ``worker`` can get a task extra (one task more than the floor).
+        """Yield the nodes of the flow graph from which ``worker`` can get a task extra (one task more than the floor);
+        none if the worker has one.
 
-        It keeps its connector extra if the node is that of the task extras, and gives its connector extra up if the
-        node is that of the connector extras.
+        From the node of the task extras, the worker gets a task extra for nothing: its connector extra stays as it is.
+        From the node of the connector extras, the worker gets a task extra and gives up its connector extra for it.
         """
         quotas = self._quotas
         has_connector_extra = quotas.has_connector_extra_by_worker[worker]
@@ -177,8 +178,8 @@ class _TaskDistribution:
         """Yield the workers that can give up a task extra (one task more than the floor) to ``extras_node``, one of the
         two extras nodes of the flow graph.
 
-        To the node of the task extras, a worker gives its task extra without a return. To the node of the connector
-        extras, a worker gives its task extra and gets a connector extra for it.
+        To the node of the task extras, a worker gives its task extra and gets nothing for it. To the node of the
+        connector extras, a worker gives its task extra and gets a connector extra for it.
         """
         quotas = self._quotas
         for worker in self.workers:
@@ -196,8 +197,8 @@ class _TaskDistribution:
         """Return the first worker whose connector extra (one connector more than the floor) can change while its task
         extra stays; None if there is none.
 
-        If ``extras_node`` is the node of the connector extras, the worker gets a connector extra. Otherwise it gives
-        its connector extra up.
+        If ``extras_node`` is the node of the connector extras, a worker without a connector extra gets one. If it is
+        the node of the task extras, a worker with a connector extra gives it up.
         """
         quotas = self._quotas
         gains_extra = extras_node == CONNECTOR_EXTRAS_NODE
@@ -211,8 +212,13 @@ class _TaskDistribution:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def apply_cycle(self, cycle: Sequence[_FlowNode]) -> None:
-        """Change the tasks and extras along ``cycle``; its last node (a worker) releases a task of its first node (a
-        connector), each worker passes a task or an extra on, and the last node has its number of tasks again."""
+        """Change the tasks and extras along ``cycle``, which begins with a connector and ends with a worker.
+
+        First the last node releases a task of the first node. Then, from node to node: a worker after a connector
+        receives a task of this connector, a worker before a connector releases one, and a worker beside an extras node
+        gets or gives up an extra. So each worker, also the last node, ends with the number of tasks that its extras
+        require.
+        """
         quotas = self._quotas
         # Computed before anything changes: within one cycle, no worker changes its connector extra twice.
         trader_by_node = {
@@ -248,8 +254,9 @@ class _FlowPotentials:
     """The level of each connector and the offset of each worker and extras node, which show whether a solution of the
     min-cost flow is a best one; and the search that adjusts them.
 
-    An arc is one step of a cycle: a worker receives a task, releases a task, or gets or gives up an extra. The slack of
-    an arc is the difference between the two sides of its condition; below zero, the condition fails.
+    An arc is one step of a cycle: a worker receives a task, releases a task, or gets or gives up an extra. Each arc has
+    a condition on levels and offsets; for tasks these are the two conditions in the module's docstring. The slack of an
+    arc is the difference between the two sides of its condition; below zero, the condition fails.
     """
 
     def __init__(self, distribution: _TaskDistribution, level_by_connector: dict[ConnectorName, int]) -> None:
@@ -278,9 +285,10 @@ class _FlowPotentials:
         return self._distribution.may_receive_task(worker, name) and not self._slack_of_receiving(worker, name)
 
     def find_path_via_one_worker(self, start: ConnectorName, end: int) -> Sequence[_FlowNode]:
-        """Return a path for a task of ``start`` that leaves ``end``: through one other worker, each arc with slack 0.
+        """Return a path by which worker ``end`` passes a task of ``start`` to another worker, and receives a task of
+        another connector from that worker, each arc with slack 0. Empty if there is no such path.
 
-        The path is empty if there is none. No path is cheaper, and for most tasks such a path is found quickly.
+        No path is cheaper, and for most tasks such a path is found quickly.
         """
         for worker in reversed(self._distribution.workers):
             if (
@@ -292,12 +300,12 @@ class _FlowPotentials:
 
     def _swappable_connector(self, worker: int, receiver: int) -> ConnectorName | None:
         """Return a connector of which ``worker`` may release a task that ``receiver`` may receive, both arcs with slack
-        0.
+        0; None if none is found.
 
-        None if there is no such connector among those of which ``worker`` could release a task at its first call; these
-        are cached. `find_path_and_adjust_potentials` finds the connectors that ``worker`` received since. Each call for
-        ``worker`` continues where the previous call found a connector, so that it does not check the exhausted
-        connectors again.
+        Only those connectors are examined of which ``worker`` could release a task at the first call for ``worker``:
+        they are cached. `find_path_and_adjust_potentials` finds the connectors that ``worker`` received since. Each
+        call for ``worker`` continues where the previous call for ``worker`` found a connector, so that it does not
+        check the exhausted connectors again.
         """
         distribution = self._distribution
         if worker not in self._candidates_by_worker:
@@ -376,11 +384,11 @@ class _FlowPotentials:
     def _arcs_from_connector(
         self, name: ConnectorName, workers_not_reached: Sequence[int], slack_limit: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
-        """The arcs (slack, worker) to workers of ``workers_not_reached`` that may receive a task of ``name``; and the
-        next ``workers_not_reached``.
+        """Return the arcs (slack, worker) of connector ``name`` to those workers of ``workers_not_reached`` that may
+        receive a task of ``name``, if their slack is below ``slack_limit``; and the next ``workers_not_reached``.
 
-        Only arcs with a slack below ``slack_limit`` are returned. The next ``workers_not_reached`` are the workers not
-        yet reached with slack 0: to the others, no later arc is shorter.
+        The next ``workers_not_reached`` are the given ones without the workers whose arc has the slack 0. The search
+        need not examine these workers again: no later arc to them is shorter.
         """
         # `may_receive_task` and `_slack_of_receiving` are inlined because this loop runs over all workers very often.
         task_counts, deltas, givers = (

@@ -46,13 +46,14 @@ class OpenTransactionWrites(Generic[KeyT, ValueT]):
         values[producer_id] = value
 
     def drop_values_of_key(self, key: KeyT) -> None:
-        """A record that no transaction wrote was appended for ``key``: drop the pending values of the key."""
+        """Drop all pending values of ``key``: a record that no transaction wrote was appended for the key, and replaces
+        them."""
         self._values_by_key_and_producer.pop(key, None)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> Mapping[KeyT, ValueT]:
-        """The transaction of ``producer_id`` has ended: drop its pending values. After a commit, returns these values
-        by key, and also drops the pending values that other producers wrote earlier for the same keys; after an
-        abort, returns an empty mapping."""
+        """End the transaction of ``producer_id`` and drop its pending values. After a commit, returns these values by
+        key, and also drops the pending values that other producers wrote earlier for the same keys; after an abort,
+        returns an empty mapping."""
         committed: dict[KeyT, ValueT] = {}
         for key in [key for key, values in self._values_by_key_and_producer.items() if producer_id in values]:
             values = self._values_by_key_and_producer[key]

@@ -109,11 +109,11 @@ def on_init_producer_id(turn: _Turn, request: InitProducerId) -> None:
     ``fresh_producer_id`` with epoch 0. A producer that has just started (``expected_producer`` is None) gets a greater
     epoch than its predecessor; one that names its present epoch gets the next one (KIP-360); if no epoch is left, it
     gets ``fresh_producer_id`` with epoch 0. A producer that names its previous producer id and epoch has repeated its
-    request: it gets the present ones again, unless a transaction is open.
+    request. Without an open transaction it gets the present ones again; with one it is refused.
 
     :raises KafkaRefusal: INVALID_TRANSACTION_TIMEOUT, when the requested timeout is not positive or too long;
-        PRODUCER_FENCED, when the producer names a producer id and epoch that are not the present ones, and the request
-        is no repeated one.
+        PRODUCER_FENCED, when the producer names neither the present producer id and epoch nor the previous ones, or
+        names the previous ones while a transaction is open.
     """
     if not 0 < request.transaction_timeout_ms <= request.transaction_timeout_max_ms:
         raise KafkaRefusal(ErrorCode.invalid_transaction_timeout)
@@ -323,7 +323,8 @@ def _write_state_without_transaction(
 
 
 def _with_next_epoch(producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-    """The same producer id with the next epoch, which may be the one reserved for markers."""
+    """The same producer id with the next epoch. After `EPOCH_MAX` this is the epoch that is reserved for markers, and
+    that no producer gets."""
     return ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
 
 

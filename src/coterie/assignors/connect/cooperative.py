@@ -126,7 +126,7 @@ def _group_unplaceable_jobs(
         ]
         found[f"each worker that may run it has left for a short time ({', '.join(may)})"].append(job)
     others = jobs - waiting
-    claimed = union_of_jobs(view.claims or NO_JOBS for view in members.values() if view.is_draining) & others
+    claimed = union_of_jobs(spec.claims or NO_JOBS for spec in members.values() if spec.is_draining) & others
     for job in claimed:
         found[placement_eligibility.eligibility_with_briefly_left.unassigned_reason(job, members)].append(job)
     unclaimed = others - claimed

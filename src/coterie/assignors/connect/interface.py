@@ -63,8 +63,8 @@ class ConnectAssignor(Protocol):
       be computed by another worker. Whatever the decision depends on is in the `GroupSnapshot`, all values of which are
       immutable.
     - **Result.** Each configured job is exactly once in the target: with a member, or deferred for a departed member by
-      more than 0 ms, or unplaceable with a reason. Every member that the snapshot has may be left out: its target is
-      then empty. A reason is cut at 1,000 characters. The target says where a job has to be. The coordinator takes the
+      more than 0 ms, or unplaceable with a reason. A member of the snapshot that is not in the target gets an empty
+      target. A reason is cut at 1,000 characters. The target says where a job has to be. The coordinator takes the
       steps: it revokes a job, and assigns it when its owner has stopped it.
     """
 

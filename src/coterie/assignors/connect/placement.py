@@ -50,9 +50,9 @@ class PlacementEligibility:
 
     @classmethod
     def from_eligibility(cls, in_group: Eligibility, briefly_left: frozenset[MemberId]) -> "PlacementEligibility":
-        """The object for the eligibility ``in_group`` of all members: it has ``in_group`` itself as
-        ``eligibility_with_briefly_left``, and the eligibility without the members ``briefly_left``, static members that
-        have left for a short time."""
+        """The object for the given eligibility, which counts all members of the group as present and becomes
+        ``eligibility_with_briefly_left``. ``briefly_left`` are the static members that have left for a short time;
+        without them it computes ``eligibility_without_briefly_left``."""
         if not briefly_left:
             return cls(
                 eligibility_with_briefly_left=in_group,
@@ -74,8 +74,8 @@ class PlacementEligibility:
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
-        have left for a short time could receive is not released, unless its owner's own claims forbid the job: claims
-        hold also if no worker can run the job then."""
+        have left for a short time could receive stays with its owner. There is one exception: an owner with claims
+        releases each job that it does not claim, also if no present member can run the job then."""
         ineligible = self.eligibility_with_briefly_left.ineligible_jobs(owned)
         if self.eligibility_without_briefly_left is self.eligibility_with_briefly_left:
             return ineligible

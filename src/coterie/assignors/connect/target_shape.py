@@ -18,12 +18,13 @@ _REASON_LENGTH_MAX = 1_000
 
 
 def checked_target(result: object) -> ComputedTarget:
-    """The target in ``result``, which an assignor has returned. A reason is cut at 1,000 characters, and U+FFFD takes
-    the place of half of a surrogate pair in it. A later change of the mappings in ``result`` does not change the
-    target.
+    """The target in ``result``, which an assignor has returned, as a copy: a later change of the mappings in ``result``
+    does not change the target. In a reason, U+FFFD takes the place of half of a surrogate pair, and the text is cut at
+    1,000 characters.
 
-    :raises TypeError: when ``result`` is not a `ComputedTarget` with values of the right types. Half of a surrogate
-        pair is not text, because it cannot be sent or stored; and the numbers must fit into the protocol's fields.
+    :raises TypeError: when ``result`` is not a `ComputedTarget` with values of the right types; when a number does not
+        fit into the protocol's field; or when an id or a name contains half of a surrogate pair, which cannot be sent
+        or stored.
     """
     error = _target_shape_error(result)
     if error is not None:
@@ -95,6 +96,7 @@ def _are_jobs(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
+    """Whether ``value`` is a str without half of a surrogate pair, so that it can be encoded in UTF-8."""
     return isinstance(value, str) and (value.isascii() or value == without_lone_surrogates(value))
 
 
@@ -104,8 +106,8 @@ def _is_int_in_range(value: object, allowed: range) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A number of up to 64 bits as text, and the type of any other value: such a value may have a very long text, or an
-    exception in its place."""
+    """``value`` as text for an error message: a number of up to 64 bits itself; of any other value only the type,
+    because the text of such a value may be very long, and may raise an exception."""
     if _is_int_in_range(value, _SHOWN_NUMBERS):
         return str(value)
     return f"a {type(value).__name__}" if not isinstance(value, int) else "an int with more than 64 bits"

@@ -18,8 +18,9 @@ def compute_deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int)
     """The ``unowned`` jobs that are deferred, by departed member (KIP-415).
 
     Each departed member has its own delay: the group's or, if the group has none, ``max_delay_ms``. A delay that has
-    begun never becomes longer. A job in the target of a member was assigned after a delay, so it is not deferred again.
-    ``unowned`` contains no jobs of a departed member that has returned.
+    begun never becomes longer. A job in the present target of a member was assigned after an earlier delay, so it is
+    not deferred again, nor is a job that was revoked from a member. ``unowned`` contains no jobs of a departed member
+    that has returned.
     """
     limit_ms = max_delay_ms if snapshot.max_delay_ms is None else snapshot.max_delay_ms
     left = unowned

@@ -231,10 +231,12 @@ def rebalance_to_learn_protocols(turn: Turn, request: JoinGroup) -> None:
 
 
 def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
-    """Process a JoinGroup of the current member ``member``. With unchanged protocols it counts as a repeated request in
-    the sync phase, and in STABLE unless it is the leader's: the response with the current generation is sent again.
-    Every other JoinGroup is parked, that is, answered at the end of the join phase, and starts or continues a
-    rebalance."""
+    """Process a JoinGroup of the current member ``member``.
+
+    The request counts as repeated if its protocols are unchanged, and the group is in the sync phase, or is STABLE with
+    another member as the leader. The response with the current generation is then sent again. Every other JoinGroup is
+    parked, that is, answered at the end of the join phase, and starts or continues a rebalance.
+    """
     group = turn.group
     phase = group.phase
     has_same_protocols = member.protocols == request.protocols

@@ -162,8 +162,8 @@ class GenerationWritten:
     join phase ends (``protocol`` is None then: no member has an assignment yet), again when the leader's SyncGroup has
     brought the assignments, and again when a static member has rejoined under a new member id.
 
-    Kafka does not write the record at the end of the join phase. That record guarantees that no generation number is
-    used twice: a late SyncGroup from before a crash cannot be taken for one of the next generation.
+    Kafka does not write the record at the end of the join phase. Here this record guarantees that no generation number
+    is used twice: a late SyncGroup from before a crash cannot be taken for one of the next generation.
     """
 
     protocol_type: str
@@ -226,10 +226,11 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """``error`` concerns the whole request; ``members`` has the member id and the code of each member, in the request's
-    order.
+    """``error`` concerns the whole request; ``members`` has the error code of each member of the request, with the
+    member id in the request, in the request's order.
 
-    LeaveGroup versions before 3 have one code: ``error`` if it is not NONE, otherwise the code of the only member.
+    LeaveGroup v0 to v2 removes one member, and its response has one code: ``error`` if it is not NONE, otherwise the
+    code of that member.
     """
 
     error: ErrorCode

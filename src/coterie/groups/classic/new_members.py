@@ -24,12 +24,16 @@ def may_create_group(request: Request) -> bool:
 
 
 def has_room_for(group: Group, member_id: MemberId) -> bool:
-    """Whether the group's size limit admits a JoinGroup of ``member_id`` (empty for a new member). Outside of a join
-    phase a current member is always admitted, and another client if the group has fewer members than the limit. During
-    a join phase the members that have rejoined count against the limit; for a client that is no static member, also
-    the static members that have not rejoined: these stay in the generation, so no other client gets their slots.
-    Issued member ids that no client has joined with do not count, as in Kafka: their clients may have stopped, and
-    GROUP_MAX_SIZE_REACHED terminates a client."""
+    """Whether the group's size limit admits a JoinGroup of ``member_id`` (empty for a new member).
+
+    Outside of a join phase a current member is always admitted, and another client if the group has no members or fewer
+    than the limit. During a join phase a member that has rejoined is admitted, and another client if fewer slots are
+    taken than the limit. Each member that has rejoined takes a slot. If the client is not a static member, each static
+    member that has not rejoined takes a slot, too: it stays in the generation, so no other client gets its slot.
+
+    Issued member ids that no client has joined with take no slot, as in Kafka: their clients may have stopped, and
+    GROUP_MAX_SIZE_REACHED terminates a client.
+    """
     size_max = group.limits.group_size_max
     if group.join_phase is None:
         return not group.members or member_id in group.members or len(group.members) < size_max

@@ -297,8 +297,9 @@ def remove_group(turn: Turn) -> None:
 
 
 def check_committer(group: Group, request: OffsetCommit) -> None:
-    """Check that the sender of ``request`` is a member of the current generation, outside of its sync phase; or that it
-    sends a negative generation (it is no member) and the group is empty or does not exist.
+    """Check that the sender of ``request`` may commit offsets. It may in two cases: it is a member of the current
+    generation, and the group is not in the sync phase; or it sends a negative generation (it is no member), and the
+    group is empty or does not exist.
 
     :raises KafkaRefusal: GROUP_ID_NOT_FOUND, when the group does not exist and the generation is not negative;
         UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID, see `check_member`; ILLEGAL_GENERATION, for another generation;
@@ -316,9 +317,12 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
 
 
 def check_transactional_committer(group: Group, request: TxnOffsetCommit) -> None:
-    """Check that the sender of ``request`` is a member of the current generation, in any phase; or that it sends a
-    negative generation and the group is empty or does not exist; or that it sends no member id, no instance id and a
-    negative generation, because old versions lack these fields: such a sender is accepted in every phase.
+    """Check that the sender of ``request`` may commit offsets in a transaction. It may in three cases:
+
+    - It is a member of the current generation; the group may be in any phase.
+    - It sends a negative generation, and the group is empty or does not exist.
+    - It sends a negative generation, no member id and no instance id, because its version lacks these fields; the group
+      may be in any phase.
 
     :raises KafkaRefusal: INVALID_GROUP_ID, when the group id is empty; ILLEGAL_GENERATION, for another generation, or
         for a generation of a group that does not exist; UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID, see `check_member`.

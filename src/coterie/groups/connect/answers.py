@@ -89,16 +89,21 @@ def respond_to_held_if_news(turn: Turn, member_id: MemberId) -> None:
 
 
 def can_assigned_jobs_change(group: Group, member_id: MemberId) -> bool:
-    """Whether the set of jobs that the member may run can change now. A new member epoch alone does not count: it is
+    """Whether the next step towards the target may change the member's assigned jobs: the member has a job to give
+    back, or its assigned jobs are not those of its target. False if only the member epoch would change: a new epoch is
     reported when the hold of the member's heartbeat ends."""
     current = group.currents[member_id]
     return bool(current.pending) or current.assigned != group.targets[member_id].target.jobs
 
 
 def move_member_toward_target(turn: Turn, request: Heartbeat) -> None:
-    """Change the assignment of the sender of ``request`` by the next step towards its target. The current assignment is
-    written if it changes. It is also written if the response contains a job that the sender has not reported, so that
-    the number of this request is in the log. The timer for the jobs that the sender has to give back is updated."""
+    """Change the assignment of the sender of ``request`` by the next step towards its target. The timer for the jobs
+    that the sender has to give back is updated.
+
+    The current assignment is written if it changes. It is also written if it contains a job that the sender has not
+    reported, so that the number of this request is in the log. A late older request does not list that job and would
+    seem to give it back; by the number it is refused, also after a load.
+    """
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
@@ -128,10 +133,13 @@ def move_member_toward_target(turn: Turn, request: Heartbeat) -> None:
 def response_hold_ms(group: Group, request: Heartbeat, contents: ResponseContents) -> int:
     """How long the response to ``request``, with these ``contents``, may be held, in ms; 0 if it must be sent now.
 
-    A request with all fields may follow a response that the member has not received. Such a request is held only in two
-    cases. The member has certainly received every response, and its epoch has not changed: this is so while the member
-    gives its jobs back one after the other, with one heartbeat for each job. Or the request repeats a join, because the
-    member has no target yet: a member allows this only if it has received the response to its join.
+    The response is sent now if it contains news. It is also sent now if ``request`` has all fields, because the member
+    may not have received an earlier response, except in two cases:
+
+    - The member has certainly received every response, and its epoch has not changed. This is so while the member gives
+      its jobs back one after the other, with one heartbeat for each job.
+    - The request repeats a join, because the member has no target yet. A member sets ``max_wait_ms`` in such a request
+      only if it has received the response to its join.
     """
     if contents.has_news_since(group.sessions[request.member_id].sent_contents):
         return 0

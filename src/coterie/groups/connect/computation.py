@@ -126,9 +126,9 @@ def change_assignment_error(turn: Turn, text: str) -> None:
 
 
 def end_choice_of_unable_member(turn: Turn) -> None:
-    """Called when the group epoch has risen. If a member was chosen, has not asked for the state of the group yet, and
-    can no longer compute with the metadata of all members, its computation ends, and another member is chosen at
-    once."""
+    """End the computation of the chosen member if it can no longer compute with the metadata of all members, and has
+    not requested the state of the group yet. Another member is then chosen at once. Called when the group epoch has
+    risen, because a member may have joined or changed its metadata."""
     group = turn.group
     if (
         isinstance(group.computation, MemberChosenToCompute)
@@ -251,9 +251,9 @@ def make_snapshot_member(group: Group, metadata: MemberRecord, name: str) -> Sna
 
 
 def on_prepare_assignment(turn: Turn, request: PrepareAssignment) -> None:
-    """Respond to ``request`` with the state of the group, if its sender is the member that was chosen to compute the
-    target assignment. If the sender has prepared before, and can no longer read the metadata of all members, it gets
-    the earlier state again.
+    """Respond to ``request`` with the present state of the group, if its sender is the member that was chosen to
+    compute the target assignment. If the sender repeats its request, and can no longer read the metadata of all
+    members, the response has the state of the previous response again.
 
     :raises ConnectRefusal: when the request is not valid, or its sender was not chosen.
     """
@@ -274,10 +274,10 @@ def on_prepare_assignment(turn: Turn, request: PrepareAssignment) -> None:
 
 
 def check_was_chosen_to_compute(group: Group, member_id: MemberId) -> None:
-    """Check that the member with this id was chosen to compute the target assignment, and its computation has not
-    ended.
+    """Check that the member was chosen to compute the target assignment, and that its computation has not ended.
 
-    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when it was not, or has ended.
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when the member was not chosen, or its computation has ended; it may
+        still be a member of the group.
     """
     match group.computation:
         case MemberChosenToCompute(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:

@@ -15,10 +15,10 @@ from coterie.nouns.ids import MemberId
 
 
 def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
-    """Called when a client has closed a connection. Members that sent their last heartbeat on this connection must send
-    another one within their connection grace (a time of some seconds), or are removed, unless that heartbeat announced
-    the next process of the worker (``resumes``). A heartbeat that is held on this connection is dropped, because no
-    response can be sent."""
+    """Process the end of a client's connection. Each member that sent its last heartbeat on this connection must send
+    another one within its connection grace (a time of some seconds), or is removed. This does not apply to a member
+    without a grace, nor to a member whose last heartbeat announced that its process is about to replace itself
+    (``resumes``). A heartbeat that is held on this connection is dropped, because no response can be sent."""
     group = turn.group
     for member_id in event.member_ids:
         session = group.sessions.get(member_id)

@@ -44,8 +44,8 @@ def delete_group(turn: Turn, request: DeleteGroup) -> None:
     if held_until_ms:
         raise ConnectRefusal(
             ConnectErrorCode.NON_EMPTY_GROUP,
-            f"jobs may still run on a removed member of group {group.group_id}; try again in "
-            f"{max(0, held_until_ms - turn.now_ms)} ms",
+            f"jobs may still run on a member that was removed from group {group.group_id} (by an operator, or because "
+            f"it gave back revoked jobs too late); try again in {max(0, held_until_ms - turn.now_ms)} ms",
         )
     remove_group(turn, with_configs=True)
     turn.reply(request.reply_to, ErrorOnlyResponse())

@@ -123,8 +123,8 @@ def set_targets_to_current_jobs(turn: Turn) -> None:
 
 
 def set_timers_of_departed_members(turn: Turn) -> None:
-    """Set the timers of departed members. If the clock was set back, no wait becomes longer than it was at its
-    start."""
+    """Set the timers of departed members to the times in their records. If the clock was set back since a record was
+    written, its timer fires earlier: no wait, counted from now, is longer than it was at its start."""
     group = turn.group
     for member_id, departed in sorted(group.departed.items()):
         if departed.held:

@@ -129,9 +129,11 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
 
 def on_rejoin(turn: Turn, request: Heartbeat) -> None:
     """Let a member join again: it has stopped all its jobs. It keeps its target assignment, so it receives its own jobs
-    again. The group epoch rises. It does not rise for a repeated join (until its first target, each heartbeat of a
-    member is a join), nor when a static member returns that left for a short time, unless the request changes metadata
-    that affect the target, or an assignor in it gives a reason for a new target.
+    again.
+
+    The group epoch rises, except in two cases: the request repeats a join (until its first target, each heartbeat of a
+    member is a join), or a static member returns that left for a short time. In these cases, too, it rises if the
+    request changes metadata that affect the target, or if an assignor in the request gives a reason for a new target.
 
     :raises ConnectRefusal: when the new metadata do not fit the group, or the request is older than one that was
         processed.
@@ -306,7 +308,8 @@ def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
 
 
 def jobs_deferred_until_return(group: Group, metadata: MemberRecord) -> Jobs:
-    """The jobs that were deferred for a member that has returned; empty after the next target was computed."""
+    """The jobs that were deferred for this member until it returned (`MemberRecord.former`), as long as they count:
+    empty once a target was computed after the return, and for a member that is not a returned one."""
     return metadata.former if metadata.group_epoch > group.assignment_epoch else NO_JOBS
 
 
@@ -494,14 +497,16 @@ def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
         )
     if request.member_id not in ("", holder):
         raise ConnectRefusal(
-            ConnectErrorCode.FENCED_INSTANCE_ID, f"the instance id {request.instance_id} belongs to member {holder}"
+            ConnectErrorCode.FENCED_INSTANCE_ID,
+            f"no member was removed: the request names member {request.member_id} and the instance id "
+            f"{request.instance_id}, which belongs to member {holder}",
         )
     return holder
 
 
 def drop_member_state(turn: Turn, member_id: MemberId) -> None:
-    """Remove the records, the soft state and the timers of a member. If it was chosen to compute, its computation
-    ends."""
+    """Write the tombstones of a member's three records, and drop its soft state and its timers. If the member was
+    chosen to compute, its computation ends."""
     group = turn.group
     turn.write(MemberRemoved(member_id=member_id))
     turn.write(TargetRemoved(member_id=member_id))

@@ -106,11 +106,13 @@ class Heartbeat:
     """How long after the end of its connection the worker may still run; 0 if the end of the connection has no
     effect."""
     resumes: bool = False
-    """Whether the worker's process is about to replace itself: the end of its connection then has no effect."""
+    """Whether the worker's process is about to replace itself (a restart in place): the end of its connection then has
+    no effect."""
 
     @property
     def reports_changes(self) -> bool:
-        """Whether any field that describes the member is set, or its process is about to replace itself."""
+        """Whether the request sets any field that describes the member, or announces that the worker's process is about
+        to replace itself (``resumes``)."""
         return not (
             self.owned is None
             and self.config_offset is None
@@ -212,7 +214,8 @@ class CheckOffsetAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetGroupConfigs:
-    """IncrementalAlterConfigs: the new configs of the group, all of them; the shell has validated them."""
+    """IncrementalAlterConfigs: replaces all configs of the group by ``configs``. The shell has applied the increments
+    to the present configs, and has validated the result. Empty ``configs`` remove all."""
 
     reply_to: ReplyTo
     configs: Mapping[str, str]
@@ -513,7 +516,8 @@ Response: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeTarget:
-    """Let the coordinator's assignor ``snapshot.assignor`` compute a target assignment → `TargetComputed`."""
+    """Let the coordinator's assignor ``snapshot.assignor`` compute a target assignment. The result is the event
+    `TargetComputed`."""
 
     snapshot: GroupSnapshot
 
@@ -528,14 +532,16 @@ class SessionTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationTimer:
-    """Key of the timer that fires when the member has not given back revoked jobs within its rebalance timeout."""
+    """Key of the timer that fires when the member has not given back revoked jobs within its rebalance timeout: the
+    member is removed."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseHoldTimer:
-    """Key of the timer that fires when the longest time for which the response to the member may be held has passed."""
+    """Key of the timer that fires when the longest time for which the response to the member may be held has passed:
+    the response is sent."""
 
     member_id: MemberId
 
@@ -558,7 +564,8 @@ class HeldJobsTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceDelayTimer:
-    """Key of the timer that fires when the scheduled rebalance delay of a departed member has ended."""
+    """Key of the timer that fires when the scheduled rebalance delay of a departed member has ended: the group epoch
+    rises, so that a new target assigns the member's jobs."""
 
     member_id: MemberId
 

@@ -29,11 +29,19 @@ def reconcile(
 ) -> CurrentAssignment:
     """The member's assignment after the next step towards ``target``, which was computed for ``assignment_epoch``.
 
-    ``owned`` are the jobs that the member reports in the request with the member epoch ``request_epoch``; each job that
-    is not in ``owned`` has stopped on the member. None if the request lists no jobs: the request then acknowledges
-    nothing. ``is_free`` returns whether no other member has a job; a job of the target that this member has given back
-    is free for it at once. ``is_in_a_target`` returns whether the target of any member contains a job.
-    ``has_received_responses`` is whether the member has certainly received all earlier responses.
+    The step only revokes if the member has jobs outside of ``target``: they become pending, and no job is assigned. It
+    also assigns no job while the member has not given back a pending job that is in the target of any member, and,
+    while any job is pending, if the member may have missed a response. Otherwise the step assigns the free jobs of
+    ``target``. The member epoch becomes ``assignment_epoch`` when no job is pending.
+
+    :param request_epoch: the member epoch in the member's request; it becomes the previous epoch when the epoch
+        changes.
+    :param owned: the jobs that the member reports in its request; each job that is not in ``owned`` has stopped on the
+        member. None if the request lists no jobs: it then acknowledges nothing.
+    :param is_free: whether no other member has a job. A job of the target that this member has given back is free for
+        it at once.
+    :param is_in_a_target: whether the target of any member contains a job.
+    :param has_received_responses: whether the member has certainly received all earlier responses.
     """
     epoch = MemberEpoch(assignment_epoch)
     if owned is None and current.member_epoch == epoch and not current.pending and current.assigned == target:

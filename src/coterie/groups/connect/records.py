@@ -394,11 +394,10 @@ def _read_instance_id(reader: Reader) -> InstanceId | None:
 
 
 def _encode_nullable_time(time_ms: int | None) -> int:
-    """``time_ms`` as a record contains it: the number that stands for no time, if it is None."""
+    """``time_ms`` as a number for a record: -1 (`_NO_TIME`) for None."""
     return _NO_TIME if time_ms is None else time_ms
 
 
 def _decode_nullable_time(number: int) -> int | None:
-    """The reverse of :func:`_encode_nullable_time`: ``number`` as a time; None if it is the number that stands for no
-    time."""
+    """The time for a ``number`` of a record: None for -1 (`_NO_TIME`)."""
     return None if number == _NO_TIME else number

@@ -71,7 +71,8 @@ class Connected:
 
     connection_number: int
     resumes: bool = False
-    """Whether the member's process is about to replace itself: the end of the connection then has no effect."""
+    """Whether the member's process is about to replace itself (a restart in place): the end of the connection then has
+    no effect."""
 
 
 ConnectionState: TypeAlias = NotConnected | Connected

@@ -150,8 +150,8 @@ class Group:
 
     @property
     def needs_target(self) -> bool:
-        """Whether a target assignment has to be computed: the metadata is newer than the target, and a leader has
-        reported the configured jobs."""
+        """Whether a target assignment has to be computed: the group epoch is greater than the assignment epoch, and a
+        leader has reported the configured jobs."""
         return self.group_epoch > self.assignment_epoch and self.configured is not None
 
     def members_in_joining_order(self) -> list[MemberRecord]:
@@ -208,7 +208,8 @@ class Group:
         )
 
     def forget_computations(self) -> None:
-        """Forget all computations: a group of this id that begins later is another one."""
+        """Forget all computations, and the reasons for new targets. Called when the group is removed: a group of the
+        same id that begins later is another group."""
         self.computation = NoComputation()
         self.failed_members.clear()
         self.failures = 0

@@ -12,8 +12,10 @@ or a name of any length that a plug-in has returned."""
 def target_error(
     target: ComputedTarget, snapshot: GroupSnapshot, repeated_members: frozenset[MemberId], repeated_jobs: Jobs
 ) -> str | None:
-    """Why ``target`` cannot be installed; None if it can. Each configured job of ``snapshot`` must be assigned to one
-    of its members, or wait for one of its departed members, or be unplaceable for a reason."""
+    """Why ``target`` cannot be installed, in at most `ERROR_LENGTH_MAX` characters; None if it can. Each configured job
+    of ``snapshot`` must be assigned to one of its members, or wait for one of its departed members, or be unplaceable
+    for a reason. ``repeated_members`` and ``repeated_jobs`` are those that the request lists more than once: each makes
+    the target invalid."""
     error = _find_target_error(target, snapshot, repeated_members, repeated_jobs)
     return None if error is None else error[:ERROR_LENGTH_MAX]
 
@@ -21,7 +23,7 @@ def target_error(
 def _find_target_error(
     target: ComputedTarget, snapshot: GroupSnapshot, repeated_members: frozenset[MemberId], repeated_jobs: Jobs
 ) -> str | None:
-    """The result of `target_error`, of any length."""
+    """The result of `target_error` before it is cut to `ERROR_LENGTH_MAX` characters."""
     if repeated_members:
         return f"it lists the member {min(repeated_members)} twice"
     if repeated_jobs:
