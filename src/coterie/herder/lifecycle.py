@@ -222,7 +222,8 @@ def _refuse_requests_and_close_runtime(turn: Turn) -> None:
 
 
 def _refuse_all_requests(turn: Turn, message: str) -> None:
-    """Refuse, with ``message``, all further requests and all pending requests."""
+    """Refuse all pending requests with ``message``, and close the intake: further requests are refused, except those
+    that a worker always answers (`machine`), such as for its own description."""
     turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)

@@ -228,7 +228,8 @@ class Unsplittable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpublishedTaskConfigs:
-    """The task configs have to be written by the leader, or are being sent to it."""
+    """The leader has not written the task configs, as far as is known: they must be sent to the leader, or are being
+    sent (:attr:`LocalConnector.publishing`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
