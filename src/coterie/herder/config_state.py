@@ -84,8 +84,8 @@ class ConfigState:
         """Offset of the last line that was read, plus one: the group protocol's config offset."""
         self.position = LogPosition(0)
         """The position of this worker's reader: at least ``offset``, and greater when what follows the last line is no
-        line, for example the marker of a transaction. It tells whether the log is read to its end; it is never told to
-        the group, because a member of Kafka Connect would wait for a line with that offset."""
+        line, for example the marker of a transaction. It shows whether the log is read to its end. It is not reported
+        to the group, because a member of Kafka Connect would wait for a line with that offset."""
         self.session_key: SessionKey | None = None
         """The latest session key; older keys are not valid (KIP-507)."""
         self._connectors: dict[ConnectorName, Connector] = {}
@@ -96,7 +96,8 @@ class ConfigState:
         """The commits of connectors whose config was not read yet. Each is applied with the config, if the connector's
         incarnation is that of the tasks: compaction removes an older line of a config, and not the commit after it."""
         self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
-        """The last :data:`WRITTEN_REQUESTS_MAX` of them, in the order of their lines."""
+        """The clients' requests whose lines were read last, at most :data:`WRITTEN_REQUESTS_MAX`, in the order of the
+        lines."""
         self._affected: set[ConnectorName] | None = set()
         """What the next call of :meth:`take_affected_connectors` returns."""
         self._jobs: Jobs | None = None

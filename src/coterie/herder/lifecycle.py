@@ -96,7 +96,9 @@ def relaunch_refusal(herder: Herder, settings_error: str | None) -> RequestRefus
     it can restart."""
     match herder.lifecycle.drain:
         case Drain(relaunches=True):
-            message = "This worker moves its jobs and then restarts. To restart it with its jobs, uncordon it first"
+            message = (
+                "This worker moves its jobs and then restarts. To restart it without moving its jobs, uncordon it first"
+            )
         case Drain():
             message = "This worker is draining and exits when the drain is complete. To restart it, uncordon it first"
         case None if settings_error is not None:

@@ -74,7 +74,7 @@ def apply_round_result(turn: Turn, event: Assigned, *, has_failed: bool) -> None
 
 
 def set_member_state(turn: Turn, state: MemberState) -> None:
-    """Store how far this worker is in a rebalance of a connect group, which has no rounds. Ignored while this worker
+    """Store ``state``, which says how far this worker is in a rebalance of a connect group. Ignored while this worker
     has no assignment."""
     place = turn.herder.place
     match place.phase:
@@ -201,9 +201,8 @@ def resign_as_leader(turn: Turn, *, highest_config_offset: ConfigOffset, end_off
     place = turn.herder.place
     place.group_config_offset, place.config_end_unverified = highest_config_offset, False
     reason = (
-        f"most members have read the config topic to offset {highest_config_offset}, but this worker's config topic "
-        f"ends at {end_offset}. "
-        "Check config.storage.topic: it must be the same on all workers"
+        f"most members reported config offsets beyond {end_offset}, where this worker's config topic ends; the highest "
+        f"is {highest_config_offset}. Check config.storage.topic: it must be the same on all workers"
     )
     turn.emit(WriteLogMessage(text=f"This worker leaves the group and rejoins: {reason}", is_warning=True))
     turn.emit(LeaveAndRejoin(reason=reason))

@@ -362,7 +362,7 @@ def _schedule_query_restart_or_fail(
         restarts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
         if delay_ms >= REPORTED_RESTART_DELAY_MS:
             run.outage = (
-                f"{what_failed} has failed, failure {failures} of the task without progress; the next attempt follows "
+                f"{what_failed} has failed (failures without progress: {failures}); the next attempt follows "
                 f"after {(restarts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
             )
     elif event.can_restart:
