@@ -329,7 +329,7 @@ def test_a_connector_whose_split_a_failed_task_postpones_shows_the_reason_until_
 @pytest.mark.parametrize(
     ("trace", "is_failing"),
     [
-        ("The query has failed, failure 9 of the task without progress", True),
+        ("The query has failed (failures without progress: 9)", True),
         (None, False),
         (statuses.WAITS_FOR_CONFIG, False),
     ],

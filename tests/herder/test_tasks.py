@@ -184,9 +184,7 @@ def test_a_task_without_a_limit_is_restarted_at_growing_delays_and_shows_a_long_
     herder = working_with_progress()
     for failures, delay_ms in enumerate((200, 400, 800, 1_600, *(3_000,) * 60), start=1):
         report_query_failure(herder, policy=policy)
-        waits_visibly = (
-            f"The query has failed, failure {failures} of the task without progress; the next attempt follows"
-        )
+        waits_visibly = f"The query has failed (failures without progress: {failures}); the next attempt follows"
         state, trace = stored_status(herder) or (None, None)
         if delay_ms < 1_000:
             assert (state, trace) == (JobState.RUNNING, None)
@@ -222,7 +220,7 @@ def test_a_query_that_fails_before_its_restart_returns_shows_the_wait_also_if_th
     report_query_failure(herder, policy=policy)
     herder.now_ms += 500
     herder.feed(TaskStartFailed(task=TASKS[0], trace="the start has failed, too"))
-    text = "The query has failed, failure 5 of the task without progress; the next attempt follows after {:g} s: boom"
+    text = "The query has failed (failures without progress: 5); the next attempt follows after {:g} s: boom"
     assert stored_status(herder) == (JobState.RESTARTING, text.format(waited_ms(TASKS[0], 5, 1_000) / 1000))
 
 
@@ -234,9 +232,7 @@ def test_the_status_after_a_failed_restart_names_the_restart_and_not_the_query()
         assert due_restarts(herder, after_ms=delay_ms)
         herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
     waited_s = waited_ms(TASKS[0], 4, 1_600) / 1000
-    text = (
-        "The restart of the query has failed, failure 4 of the task without progress; the next attempt follows after "
-    )
+    text = "The restart of the query has failed (failures without progress: 4); the next attempt follows after "
     assert stored_status(herder) == (JobState.RESTARTING, f"{text}{waited_s:g} s: no session")
 
 

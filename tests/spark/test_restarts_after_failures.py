@@ -57,7 +57,7 @@ async def test_a_task_fails_at_once_or_is_restarted_until_its_folder_can_be_writ
             in failed["trace"]
         )
         assert waiting["trace"].startswith(
-            "The query has failed, failure 4 of the task without progress; the next attempt follows after "
+            "The query has failed (failures without progress: 4); the next attempt follows after "
         )
         assert (
             f"sink.path={tmp_path / 'always' / 'out'} cannot be used: {tmp_path / 'always' / 'out'}: File exists"

@@ -51,7 +51,8 @@ def queue_orphaned_topic_tombstones(turn: Turn) -> None:
 
 
 def _topics_after_pending_appends(herder: Herder, name: ConnectorName) -> frozenset[str]:
-    """The active topics that the connector will have when all queued and unfinished appends of this worker are done."""
+    """The active topics that the connector will have when this worker's queued lines, and those in flight, are
+    written."""
     topics = set(herder.statuses.active_topics(name))
     for active_topic, use in {**herder.work.topics_in_flight, **herder.work.queued_topics}.items():
         if active_topic.connector != name:
@@ -67,20 +68,21 @@ def _topics_after_pending_appends(herder: Herder, name: ConnectorName) -> frozen
 
 
 def mark_queued_lines_in_flight(turn: Turn) -> tuple[NewTopicRecord, ...]:
-    """The queued lines, for an append that the caller orders. They are stored as in flight, and the queue is
-    emptied."""
+    """Return the queued lines of active topics, for an append that the caller orders. Move them from ``queued_topics``
+    to ``topics_in_flight``."""
     work = turn.herder.work
     work.topics_in_flight, work.queued_topics = work.queued_topics, {}
     return tuple(active_topic_line(active_topic, use) for active_topic, use in work.topics_in_flight.items())
 
 
 def clear_topics_in_flight(turn: Turn) -> None:
-    """The append has succeeded: forget the lines in flight."""
+    """The append has succeeded: forget the lines of active topics in flight."""
     turn.herder.work.topics_in_flight = {}
 
 
 def requeue_failed_lines(turn: Turn) -> None:
-    """Queue the lines of a failed append again, without the uses by connectors that were deleted since then."""
+    """Queue the lines of a failed append again, before the lines that are queued already; of one topic, only the newer
+    line is kept. If the connector was deleted since then, only tombstones of its topics are kept."""
     herder = turn.herder
     again = {**herder.work.topics_in_flight, **herder.work.queued_topics}
     herder.work.queued_topics = {

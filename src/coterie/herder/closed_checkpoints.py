@@ -29,15 +29,19 @@ checks only if it could not split the connector's config."""
 
 
 def set_closed_checkpoint_timer(turn: Turn, connector: ConnectorName) -> None:
-    """Set the timer of the check, because a task of ``connector`` waits for another config."""
+    """Set the timer of :func:`create_next_generation_if_awaited`, because a task of ``connector`` waits for another
+    config."""
     turn.emit(SetTimer(timer=ClosedCheckpointCheckDue(connector=connector), at_ms=turn.now_ms + FINISH_CHECK_DELAY_MS))
 
 
 def create_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
-    """If a task of the connector still waits for the next checkpoint generation, set the timer again, and order the
-    chore that creates this generation unless another worker is creating it. The chore is not ordered if this worker
-    owns the connector and could split it, if the chore is already running, or if this worker is leaving or has no valid
-    lease (:meth:`.WorkerMembership.has_valid_lease`)."""
+    """The timer has fired. If a task of the connector still waits here for another config, set the timer again, and
+    order the chore :class:`CreateNextCheckpointGeneration`, which finds out whether another worker is creating the
+    generation.
+
+    The chore is not ordered if it is already running for this connector, if this worker owns the connector and
+    `connectors` splits it (:func:`_can_be_split_here`), or if this worker is leaving or has no valid lease
+    (:meth:`.WorkerMembership.has_valid_lease`)."""
     herder, name = turn.herder, timer.connector
     if not _has_task_awaiting_config(turn, name):
         return
@@ -53,10 +57,12 @@ def create_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDu
 
 
 def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreationEnded) -> None:
-    """The chore has ended. If it has returned the task configs of the newest checkpoint generation, publish them once,
-    unless they are committed already or are no longer needed; also let `connectors` split the connector again, if it is
-    assigned here and its config could not be split. If there is no leader, no key to sign the request with, or the
-    leader does not accept them, the tasks wait until the timer fires again."""
+    """The chore :class:`CreateNextCheckpointGeneration` has ended. If it has returned task configs that are not
+    committed already, and a task waits here for them, publish them. If this worker owns the connector but could not
+    split its config, then also let `connectors` split it again.
+
+    A publication is not retried here: if there is no leader, no key to sign the request with, or the leader refuses,
+    the tasks wait until the timer fires again."""
     herder, name = turn.herder, event.connector
     herder.work.connectors_creating_generation.discard(name)
     connector = herder.config.connector(name)
@@ -99,10 +105,11 @@ def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreation
 
 
 def log_publication_refusal(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
-    """Log the ``refusal`` of a publication of task configs (the leader refused it, or could not be reached) while tasks
-    wait here for these configs; None logs nothing. If this worker owns the connector and could split it, `connectors`
-    logs the refusal and sends the task configs again. In all other cases no task of this worker needs them, for example
-    because the connector has moved to another worker, which publishes its task configs."""
+    """A publication of task configs has ended. If the leader refused them or could not be reached (``refusal`` is the
+    reason; None: they were accepted), and a task waits here for them, log the refusal.
+
+    Does nothing if `connectors` splits the connector here (:func:`_can_be_split_here`): it then logs the refusal itself
+    and sends the task configs again."""
     if refusal is None or _can_be_split_here(turn, name) or not _has_task_awaiting_config(turn, name):
         return
     turn.emit(
@@ -118,7 +125,8 @@ def log_publication_refusal(turn: Turn, name: ConnectorName, refusal: str | None
 
 
 def _can_be_split_here(turn: Turn, name: ConnectorName) -> bool:
-    """Whether this worker owns the connector, and has its task configs, is splitting it or will split it."""
+    """Whether this worker owns the connector, and `connectors` has split it, is splitting it or will split it. False if
+    its config could not be split here."""
     split = turn.herder.work.local_connectors.get(name)
     return split is not None and split.can_be_split
 

@@ -38,7 +38,8 @@ class TaskConfigWritten:
     task: ConnectorTaskId
     config: Mapping[str, str]
     incarnation: Incarnation | None = None
-    """That of the task's connector; None when the line contains none, because Kafka Connect wrote it."""
+    """The incarnation of the task's connector; None when the line contains none, because Kafka Connect wrote the
+    line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

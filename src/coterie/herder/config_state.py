@@ -84,8 +84,8 @@ class ConfigState:
         """Offset of the last line that was read, plus one: the group protocol's config offset."""
         self.position = LogPosition(0)
         """The position of this worker's reader: at least ``offset``, and greater when what follows the last line is no
-        line, for example the marker of a transaction. It tells whether the log is read to its end; it is never told to
-        the group, because a member of Kafka Connect would wait for a line with that offset."""
+        line, for example the marker of a transaction. It shows whether the log is read to its end. It is not reported
+        to the group, because a member of Kafka Connect would wait for a line with that offset."""
         self.session_key: SessionKey | None = None
         """The latest session key; older keys are not valid (KIP-507)."""
         self._connectors: dict[ConnectorName, Connector] = {}
@@ -96,7 +96,8 @@ class ConfigState:
         """The commits of connectors whose config was not read yet. Each is applied with the config, if the connector's
         incarnation is that of the tasks: compaction removes an older line of a config, and not the commit after it."""
         self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
-        """The last :data:`WRITTEN_REQUESTS_MAX` of them, in the order of their lines."""
+        """The clients' requests whose lines were read last, at most :data:`WRITTEN_REQUESTS_MAX`, in the order of the
+        lines."""
         self._affected: set[ConnectorName] | None = set()
         """What the next call of :meth:`take_affected_connectors` returns."""
         self._jobs: Jobs | None = None
@@ -242,8 +243,8 @@ class ConfigState:
 
     def connectors_to_split(self) -> Iterator[ConnectorName]:
         """The started connectors that have to be split: their task configs were never committed, or the last commit is
-        inconsistent or belongs to a config with other values than the present one. A commit of no tasks counts, too: a
-        connector that was stopped and is resumed without a new config is not among them."""
+        incomplete or belongs to a config with other values than the present one. A connector whose last commit is empty
+        is left out: it was stopped, and was resumed without a new config."""
         for name, connector in self._connectors.items():
             is_split = not connector.has_incomplete_commit and connector.config_at_last_commit == connector.config
             if not is_split and self.target_state(name) is TargetState.STARTED:
@@ -258,10 +259,12 @@ class ConfigState:
 
 
 def _with_commit_and_missing_tasks(connector: Connector, commit: TaskConfigsCommit) -> tuple[Connector, list[int]]:
-    """``connector`` with the commit, and the numbers of the committed tasks whose configs are missing. Task configs of
-    another incarnation do not count: compaction keeps those of a deleted connector. After a stop it also keeps the
-    config of a task that an earlier commit had and the last one has not: ``configs_of_checkpointed_tasks`` then
-    contains that config, too."""
+    """``connector`` after the commit, and the numbers of the committed tasks whose configs are missing. Task configs of
+    another incarnation are ignored: compaction keeps those of a deleted connector.
+
+    The commit of a stop is empty. If compaction has removed the commits before it, ``configs_of_checkpointed_tasks``
+    contains the last config of every task that ever had one, also of a task that the commit before the stop did not
+    contain."""
     configs = {
         number: task.config
         for number, task in commit.tasks.items()

@@ -158,8 +158,10 @@ def _reconcile_started_connector(
 
 
 def _report_split_status(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
-    """Report a connector that is split as RUNNING; as RESTARTING, with the reason, if the leader has repeatedly not
-    accepted its task configs, or the connector must be split again and a failing task prevents this."""
+    """Report the status of a connector that is split. It is RESTARTING, with the reason, in two cases: the leader has
+    repeatedly not accepted the task configs (:data:`REPORTED_REFUSALS_MIN`), or the connector must be split again but a
+    failing task prevents this. Otherwise it is RUNNING. While task configs that were repeatedly refused are being sent
+    again, the last reported status stays."""
     state = local_connector.state
     assert isinstance(state, SplitComplete)
     is_refused = state.failed_publications >= REPORTED_REFUSALS_MIN
@@ -223,8 +225,9 @@ def _has_failing_task(herder: Herder, name: ConnectorName) -> bool:
 def _publish_task_configs_if_new(
     turn: Turn, name: ConnectorName, local_connector: LocalConnector, state: SplitComplete, connector: Connector
 ) -> None:
-    """Let the leader write the task configs, unless the last commit already contains them for this config. Does nothing
-    while there is no leader, or no key to sign the request with; a later reconciliation tries again."""
+    """Send the task configs to the leader, or, if this worker is the leader, submit the write here; unless the last
+    commit already contains them for this config. Does nothing while there is no leader, or no key to sign the request
+    with; a later reconciliation tries again."""
     herder = turn.herder
     committed = not connector.has_incomplete_commit and connector.task_configs == state.task_configs
     if committed and connector.config_at_last_commit == connector.config:
@@ -394,8 +397,8 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
 
 def on_own_write_answered(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     """This worker is the leader and owns the connector, and its own write of the task configs has completed or was
-    refused: continue as after the response of a leader on another worker (:func:`on_publication_ended`). If other task
-    configs have replaced the written ones meanwhile, only store that this publication has ended."""
+    refused: continue as after the response of a leader on another worker (:func:`on_publication_ended`). If a newer
+    split has replaced the written task configs meanwhile, only clear ``publishing``."""
     local_connector = turn.herder.work.local_connectors.get(request.connector)
     if local_connector is None:
         return

@@ -103,8 +103,9 @@ def _drain_refusal(herder: Herder, *, alternative: str) -> RequestRefused | None
 
 
 def _set_drain(turn: Turn, drain: Drain | None, *, reason: str) -> None:
-    """Set the drain of this worker. If this is a change, log ``reason``; if the worker begins to drain, or is ordered
-    to stay, report that to the group."""
+    """Set the drain of this worker; None ends the drain. Log ``reason`` if this is a change. If the worker begins to
+    drain or drains no longer, report that to the group; whether the process executes itself again after the drain is
+    not reported."""
     herder = turn.herder
     if herder.lifecycle.drain == drain:
         return

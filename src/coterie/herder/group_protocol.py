@@ -58,8 +58,10 @@ class GroupProtocol(Protocol):
         ...
 
     def store_pending_state_change(self, turn: Turn, reason: str) -> None:
-        """Store that a state that this worker reports to the group has changed, for example that it drains; ``reason``
-        names the change. Does nothing in a connect group, where the next `SetWorkerState` order contains the change."""
+        """A state has changed that this worker reports when it joins a classic group: it drains, drains no longer, or
+        starts no new jobs. Store ``reason``, a text that names the change, until :func:`report_pending_state_changes`
+        requests the round. Does nothing in a connect group, where the next `SetWorkerState` order contains the
+        change."""
         ...
 
     def report_pending_state_changes(self, turn: Turn) -> None:
@@ -82,8 +84,9 @@ class GroupProtocol(Protocol):
         ...
 
     def are_repeated_writes_looked_up(self, herder: Herder) -> bool:
-        """Whether every worker that may lead the group looks a repeated write up in the config log: no worker of Kafka
-        Connect can be a member. False before this worker has received the protocol."""
+        """Whether a leader of this group performs a repeated write only if the config log does not contain the id of
+        its request. True if no worker of Kafka Connect can be a member. False before this worker has received the
+        protocol."""
         ...
 
     def drain_wait_reason(self, herder: Herder) -> str | None:
@@ -102,9 +105,9 @@ class GroupProtocol(Protocol):
         ...
 
     def request_group_view_unless_ready(self, turn: Turn) -> bool:
-        """Make :func:`group_view` up to date. Returns True if nothing has to be requested (always in a classic group,
-        also on a worker without a view). Returns False if the group's description was requested from the coordinator:
-        the event `GroupDescribed` follows."""
+        """Returns whether :func:`group_view` can be called at once: always True in a classic group, also if this worker
+        has no view. False in a connect group: the group's description is requested from the coordinator, and the view
+        is up to date when the event `GroupDescribed` follows."""
         ...
 
     def group_view(self, turn: Turn) -> GroupView | RequestRefused:

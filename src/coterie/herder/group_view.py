@@ -212,12 +212,12 @@ def _member_info(
     )
 
 
-def _deferred_by_member(deferrals: Deferral, departed: Sequence[DepartedMember], now_ms: int) -> Iterable[DeferredJobs]:
+def _deferred_by_member(deferral: Deferral, departed: Sequence[DepartedMember], now_ms: int) -> Iterable[DeferredJobs]:
     """The jobs of one deferral, grouped by the member that ran them last. Jobs without a known member come last."""
-    left, time_left_ms = deferrals.jobs, max(deferrals.deadline_ms - now_ms, 0)
+    left, time_left_ms = deferral.jobs, max(deferral.deadline_ms - now_ms, 0)
     for one in reversed(departed):
         if jobs := one.jobs & left:
             left -= jobs
             yield DeferredJobs(jobs=jobs, time_left_ms=time_left_ms, worker=one.name, instance_id=one.instance_id)
     if left:
-        yield DeferredJobs(jobs=left, time_left_ms=time_left_ms, worker=None, instance_id=deferrals.instance_id)
+        yield DeferredJobs(jobs=left, time_left_ms=time_left_ms, worker=None, instance_id=deferral.instance_id)

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLogClosed:
-    """This worker may not write as the leader, and no opening of the leader's log is in progress or waited for: this
-    worker is not the leader, has not ordered an opening yet, or has lost the right to write."""
+    """This worker may not write as the leader, and is not opening the leader's log: this worker is not the leader, has
+    not ordered an opening yet, or has lost the right to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

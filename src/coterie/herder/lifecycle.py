@@ -96,7 +96,9 @@ def relaunch_refusal(herder: Herder, settings_error: str | None) -> RequestRefus
     it can restart."""
     match herder.lifecycle.drain:
         case Drain(relaunches=True):
-            message = "This worker moves its jobs and then restarts. To restart it with its jobs, uncordon it first"
+            message = (
+                "This worker moves its jobs and then restarts. To restart it without moving its jobs, uncordon it first"
+            )
         case Drain():
             message = "This worker is draining and exits when the drain is complete. To restart it, uncordon it first"
         case None if settings_error is not None:
@@ -222,7 +224,8 @@ def _refuse_requests_and_close_runtime(turn: Turn) -> None:
 
 
 def _refuse_all_requests(turn: Turn, message: str) -> None:
-    """Refuse, with ``message``, all further requests and all pending requests."""
+    """Refuse all pending requests with ``message``, and close the intake: further requests are refused, except those
+    that a worker always answers (`machine`), such as for its own description."""
     turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)

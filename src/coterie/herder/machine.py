@@ -550,9 +550,9 @@ def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
 
 
 def _is_refused_while_ending(worker: Lifecycle, request: Request) -> bool:
-    """Whether a worker refuses the request because it is leaving or relaunching. Until it accepts no more requests, it
-    refuses only orders. It always answers requests for its own description and for signatures and, while it relaunches,
-    for the description of the group."""
+    """Whether a worker refuses the request because it is leaving or relaunching. It refuses orders from the beginning,
+    and most other requests when its intake is closed. Requests for its own description and for signatures are never
+    refused. Requests for the description of the group are refused only by a worker that is leaving."""
     match request:
         case DescribeWorker() | SignContent() | VerifySignature():
             return False

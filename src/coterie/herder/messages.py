@@ -620,8 +620,8 @@ class ComputeTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLeaderLog:
-    """Take the right to append lines as the leader, from all workers that had it
-    → LeaderLogOpened | LeaderLogOpenFailed"""
+    """Open the leader's log, so that this worker can append lines as the leader, and fence all earlier openings, also
+    those of other workers: their appends fail from now on → LeaderLogOpened | LeaderLogOpenFailed"""
 
     opening_number: int
     """The number of this opening, as counted by this worker."""
@@ -650,8 +650,8 @@ class AppendStatusLines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRequestIntake:
-    """Accept no more requests from clients, and wait until those that were accepted are answered →
-    RequestIntakeClosed"""
+    """Accept no more requests from clients, and wait until each accepted request is answered or has reached the herder
+    → RequestIntakeClosed"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

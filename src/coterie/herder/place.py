@@ -42,8 +42,8 @@ def drop_jobs_before_join(turn: Turn) -> bool:
 
 
 def join_without_statuses(turn: Turn) -> None:
-    """Let this worker join the round without waiting until the statuses of its stopped jobs are written, because an
-    append of statuses has failed. Does nothing unless the worker stops all its jobs before a join."""
+    """Let this worker join the round before the statuses of its stopped jobs are written, because an append of statuses
+    has failed; they are still written later. Does nothing unless the worker stops all its jobs before a join."""
     place = turn.herder.place
     match place.phase:
         case StoppingBeforeJoin(member_state=state, follows_membership_loss=follows_loss):
@@ -56,9 +56,8 @@ def apply_round_result(turn: Turn, event: Assigned, *, has_failed: bool) -> None
     """Apply the result of a round that has ended; in a connect group, a received assignment. If the round
     ``has_failed``, the jobs assigned to this worker stay unchanged. A worker that is leaving accepts no jobs.
 
-    If the group has read lines of the config log that this worker has not read, the timer of
-    :func:`on_config_lag_timeout` is set, unless this worker has not yet read the lines that the group had read at the
-    last round either.
+    If this worker has read less of the config log than the group, set the timer of :func:`on_config_lag_timeout`. The
+    timer is not moved if this worker has not caught up since an earlier round: it was set then.
     """
     herder, place = turn.herder, turn.herder.place
     place.phase = RoundFailed() if has_failed else RoundCompleted()
@@ -75,7 +74,7 @@ def apply_round_result(turn: Turn, event: Assigned, *, has_failed: bool) -> None
 
 
 def set_member_state(turn: Turn, state: MemberState) -> None:
-    """Store how far this worker is in a rebalance of a connect group, which has no rounds. Ignored while this worker
+    """Store ``state``, which says how far this worker is in a rebalance of a connect group. Ignored while this worker
     has no assignment."""
     place = turn.herder.place
     match place.phase:
@@ -108,8 +107,8 @@ def drop_jobs(turn: Turn) -> None:
 
 
 def renew_lease(turn: Turn, event: LeaseRenewed) -> None:
-    """Store the renewed lease, unless a lease that ends later is stored already. With a shorter session timeout, which
-    the coordinator of a connect group may set, the lease may end earlier than the one before."""
+    """Store the renewed lease if it ends later than the stored one. A lease with a shorter session timeout than the
+    stored one, which the coordinator of a connect group may set, is stored even if it ends earlier."""
     place, before = turn.herder.place, turn.herder.place.lease_renewal
     if (
         before is None
@@ -120,9 +119,12 @@ def renew_lease(turn: Turn, event: LeaseRenewed) -> None:
 
 
 def send_worker_state_if_changed(turn: Turn) -> None:
-    """Send a ``SetWorkerState`` order to the member if this worker's state has changed since the last one. The order is
-    held back while the runtime of a worker that is not a member is not open, while the statuses that the next join
-    waits for are not written, and, after a loss, while this worker has read less of the config log than its group."""
+    """Send a ``SetWorkerState`` order to the member if this worker's state has changed since the last order.
+
+    The order, and with it the next join, waits in three cases. A worker that is not a member waits until its runtime is
+    open. A worker that stops all its jobs before a join waits until their statuses are written
+    (:class:`StoppingBeforeJoin`). After a loss of the membership, a worker waits until it has read the config log up to
+    its group's config offset."""
     herder, place = turn.herder, turn.herder.place
     worker_state = SetWorkerState(
         config_offset=herder.config.offset,
@@ -199,9 +201,8 @@ def resign_as_leader(turn: Turn, *, highest_config_offset: ConfigOffset, end_off
     place = turn.herder.place
     place.group_config_offset, place.config_end_unverified = highest_config_offset, False
     reason = (
-        f"most members have read the config topic to offset {highest_config_offset}, but this worker's config topic "
-        f"ends at {end_offset}. "
-        "Check config.storage.topic: it must be the same on all workers"
+        f"most members reported config offsets beyond {end_offset}, where this worker's config topic ends; the highest "
+        f"is {highest_config_offset}. Check config.storage.topic: it must be the same on all workers"
     )
     turn.emit(WriteLogMessage(text=f"This worker leaves the group and rejoins: {reason}", is_warning=True))
     turn.emit(LeaveAndRejoin(reason=reason))

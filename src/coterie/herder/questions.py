@@ -131,8 +131,8 @@ def not_validated_refusal(failure: str) -> RequestRefused:
 
 
 def _java_exception_text(infos: ConfigInfos) -> str | None:
-    """Connect's message about a config for which a validation there ends with an exception: the Java class of the
-    exception, and its message. None if the validation has a result."""
+    """Connect's message about a config whose validation ends with an exception in Connect: the exception's Java class
+    and message. None for all other configs, also invalid ones: their validation has a result."""
     if infos.unknown_class_message is not None:
         return f"org.apache.kafka.connect.runtime.rest.errors.BadRequestException: {infos.unknown_class_message}"
     if infos.client_property_message is not None:

@@ -244,9 +244,9 @@ TaskEvent: TypeAlias = (
 
 
 class SplitAbortedError(WorldError):
-    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed,
-    another worker has taken over the split, Spark's JVM has ended, or this worker does not have the class of source of
-    a checkpoint generation."""
+    """A split, or a change of offsets, was ended before it was complete. The causes: :meth:`TaskRuntime.stop_connector`
+    was called, all tasks here were stopped, another worker has taken over the split, Spark's JVM has ended, or this
+    worker does not have the source plug-in whose positions a checkpoint generation contains."""
 
 
 class RetriableStartError(WorldError):

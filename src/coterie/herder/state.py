@@ -54,7 +54,7 @@ class HerderSettings:
     worker_id: WorkerId
     url: WorkerUrl
     plugin_version: str
-    """The version of Coterie's plug-ins, which every status contains (KIP-891)."""
+    """The version of Coterie's plug-ins, which each status of this worker's own jobs contains (KIP-891)."""
     name: str | None = None
     """``worker.name``: this worker's name in messages and in the REST API; None: its ``host:port`` is used."""
     instance_id: InstanceId | None = None
@@ -99,8 +99,8 @@ class HerderSettings:
         return self.name or self.worker_id
 
     def time_limit_ms(self, attempt: WriteAttempt | None) -> int:
-        """The time limit of a write, from its arrival, in ms: that of its ``attempt``, or :attr:`request_timeout_ms` if
-        ``attempt`` is None, for a write of a worker."""
+        """The time limit, in ms from its arrival, of a write or of a reset of active topics: that of its ``attempt``;
+        :attr:`request_timeout_ms` if ``attempt`` is None, because another worker has sent the write."""
         return self.request_timeout_ms if attempt is None else attempt.time_left_ms
 
 
@@ -564,8 +564,8 @@ class WorkerMembership:
 
     @property
     def member_state(self) -> MemberState:
-        """How far this worker is in the current round, or in the current rebalance of a connect group. Otherwise STABLE
-        for a member of the group and UNJOINED for a worker that is no member."""
+        """How far this worker is in the current round, or in the current rebalance of a connect group, for example
+        COMPLETING_REBALANCE. Otherwise STABLE for a member of the group and UNJOINED for a worker that is no member."""
         if isinstance(self.phase, InRound | StoppingBeforeJoin | RoundCompleted):
             return self.phase.member_state
         return MemberState.STABLE if self.member_id else MemberState.UNJOINED
@@ -573,7 +573,8 @@ class WorkerMembership:
     @property
     def lease_ends_ms(self) -> int | None:
         """The time until which jobs may run here, according to the answered heartbeats, in ms on the monotonic clock.
-        None when the membership is lost, so no job may run, and before the first answered heartbeat of this process."""
+        None in two opposite cases: the membership is lost, so no job may run; or this process has no answered heartbeat
+        yet. :meth:`has_valid_lease` decides whether jobs may start."""
         return None if self.is_lost or self.lease_renewal is None else self.lease_renewal.lease_ends_ms
 
     def has_valid_lease(self, now_ms: int) -> bool:
@@ -622,8 +623,9 @@ class Herder:
 
     @property
     def allowed_jobs_until_restart(self) -> Jobs | None:
-        """The jobs that this worker keeps while it takes no new ones (:attr:`.Lifecycle.no_new_jobs_reason`, not a
-        drain): those of its jobs that it has started. None: it takes new jobs."""
+        """The only jobs that this worker may run until its process is restarted, because it takes no new ones
+        (:attr:`.Lifecycle.no_new_jobs_reason`): those of its jobs that it has started. None if it takes new jobs; a
+        drain does not count."""
         if self.lifecycle.no_new_jobs_reason is None:
             return None
         connectors = frozenset(name for name in self.owned_jobs.connectors if self.has_started_connector(name))

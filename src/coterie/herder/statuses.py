@@ -19,8 +19,8 @@ WAITS_FOR_CONFIG = "The connector is split again; the task waits for its config"
 
 
 def is_failing(status: Status) -> bool:
-    """Whether the job with this status is FAILED, or RESTARTING because of an error: with a trace other than
-    :data:`WAITS_FOR_CONFIG`."""
+    """Whether the job with this status is FAILED, or RESTARTING because of an error, which is then its trace. A task
+    that waits for its config (the trace :data:`WAITS_FOR_CONFIG`) has no error."""
     has_error = status.trace not in (None, WAITS_FOR_CONFIG)
     return status.state is JobState.FAILED or (status.state is JobState.RESTARTING and has_error)
 
@@ -88,8 +88,9 @@ def report_unassigned_jobs(turn: Turn, reason_by_job: Mapping[Job, str]) -> None
     last status is the same or that of a newer owner. The leader calls this when it has the list of the jobs without a
     worker.
 
-    If this leader takes no new jobs, its own reason is added: a job is also without a worker when no worker of the
-    group takes new jobs, and the leader is then one of them.
+    If this leader takes no new jobs (:attr:`.Lifecycle.no_new_jobs_reason`), its own reason is added to each status.
+    The reason in ``reason_by_job`` may only say that no worker may run the job, and the cause may be that all workers,
+    also this leader, take no new jobs.
 
     Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
     has ended.

@@ -105,8 +105,8 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
 
 
 def _start(turn: Turn, run: LocalTask, spec: TaskSpec) -> None:
-    """Start the task. If its last start has failed, ``run.outage``, which the task's status contains, keeps this
-    failure until the query progresses."""
+    """Order the start of the task. If the last start has failed, its error stays in the task's status
+    (:attr:`.LocalTask.outage`) until the query progresses."""
     failed_starts = 0
     if isinstance(run.state, StartRetryPending):
         failed_starts = run.state.failed_starts
@@ -119,9 +119,11 @@ def _start(turn: Turn, run: LocalTask, spec: TaskSpec) -> None:
 
 
 def _may_start(turn: Turn, run: LocalTask, spec: TaskSpec) -> bool:
-    """Whether the task may start now: the runtime is open, the config log is read to the last assignment's offset, the
-    lease is valid, the worker is not leaving, and starts new jobs or has started this task before, this ``spec`` has
-    not already failed or found its checkpoint generation closed, and the wait after a failed start is over."""
+    """Whether the task may start now. False until the runtime is open, the config log is read to the last assignment's
+    offset, and the wait after a failed start is over; and while the lease is not valid or the worker is leaving.
+
+    A worker that starts no new jobs starts only a task that it has started before. A ``spec`` that has failed, or whose
+    checkpoint generation is closed, is not started again."""
     herder = turn.herder
     if not (herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)) or not herder.lifecycle.is_runtime_open:
         return False
@@ -245,8 +247,9 @@ def on_stopped(turn: Turn, event: TaskStopped) -> None:
 
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
-    """The query has progressed: its failures are counted from 0 again, unless it has already failed after this
-    progress. Also stores the numbers of the batch, passes the event to `active_topics`, and reports the status."""
+    """The query has progressed: count its failures from 0 again. They are not reset if the query has failed after this
+    progress, before the event arrived. Also clears :attr:`.LocalTask.outage`, stores the numbers of the batch, passes
+    the event to `active_topics`, and reports the status."""
     run = turn.herder.work.local_tasks.get(event.task)
     if run is None or not run.may_hold_checkpoint:
         return
@@ -348,9 +351,10 @@ def _schedule_query_restart_or_fail(
     what_failed: str = "The query",
 ) -> FailedQuery:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
-    says; if that is only after :data:`REPORTED_RESTART_DELAY_MS` or more, the reason is stored as ``run.outage``, which
-    the task's status contains. If the policy has no further restart, or no restart can help, ``restarts_at_ms`` is None
-    and the task fails. ``what_failed``: the subject of the reason."""
+    says. If the wait before the restart is :data:`REPORTED_RESTART_DELAY_MS` or longer, the failure is stored as
+    :attr:`.LocalTask.outage`, which the task's status contains; ``what_failed`` is the subject of its text. If the
+    policy has no further restart, or no restart can help, ``restarts_at_ms`` is None: the task is then stopped and
+    FAILED."""
     failures, restarts_at_ms, trace = before.failures_since_progress + 1, None, event.trace
     run.outage = None
     delay_ms = event.restart_policy.delay_ms(failures) if event.can_restart else None
@@ -358,7 +362,7 @@ def _schedule_query_restart_or_fail(
         restarts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
         if delay_ms >= REPORTED_RESTART_DELAY_MS:
             run.outage = (
-                f"{what_failed} has failed, failure {failures} of the task without progress; the next attempt follows "
+                f"{what_failed} has failed (failures without progress: {failures}); the next attempt follows "
                 f"after {(restarts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
             )
     elif event.can_restart:
@@ -399,8 +403,8 @@ def _set_restart_timer(turn: Turn, task: ConnectorTaskId, failures: int, delay_m
 
 def _mark_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:
     """Another worker took the task over, or the task was halted: it may be assigned to another worker now, and may
-    start here again only after the group has confirmed that it is still assigned to this worker. ``how`` continues the
-    log message "Task … was"."""
+    start here again only after the group has confirmed that it is still assigned to this worker. ``how`` is the end of
+    the log message's first sentence, "Task … was …": for example ``halted because …``."""
     run = turn.herder.work.local_tasks.get(task)
     if run is None or not run.may_hold_checkpoint:
         return

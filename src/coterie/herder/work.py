@@ -164,9 +164,9 @@ class LocalTask:
         """Whether an operator has ordered a restart that has not begun: the task is stopped, if it runs, and
         started."""
         self.outage: str | None = None
-        """Why the task is RESTARTING without an order: the error of a server that cannot be reached, for which the
-        runtime retries the query, the failure after which the query is started again only after a while, or that of
-        the task's last start. None when the query has progressed, or failed or started in another way since then."""
+        """Why the task's status is RESTARTING although no operator has ordered a restart: a server cannot be reached,
+        so the runtime retries the query; the query has failed, and its restart waits for a second or more; or the last
+        start of the task has failed. None in all other cases, and when the query has progressed since then."""
 
     @property
     def may_hold_checkpoint(self) -> bool:
@@ -228,7 +228,8 @@ class Unsplittable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpublishedTaskConfigs:
-    """The task configs have to be written by the leader, or are being sent to it."""
+    """The leader has not written the task configs, as far as is known: they must be sent to the leader, or are being
+    sent (:attr:`LocalConnector.publishing`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,8 @@ class _WriteDefaults:
         return True
 
     def lines_for_request_id(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
-        """Lines that change nothing, and precede those of :meth:`lines` if these cannot contain the request's id."""
+        """Lines that change nothing and are written before those of :meth:`lines`, only to contain the request's id:
+        for a write whose own lines are all tombstones. Empty for the other writes."""
         return ()
 
     def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
@@ -277,6 +278,7 @@ class RestartWrite(_WriteDefaults):
         return replace(shown, status=self._as_restarting_status(shown.status), tasks=tasks)
 
     def _as_restarting_status(self, status: Status) -> Status:
+        """``status`` with the state RESTARTING if the request restarts its job, else unchanged."""
         is_restarted = not self.request.only_failed or status.state is JobState.FAILED
         return replace(status, state=JobState.RESTARTING) if is_restarted else status
 

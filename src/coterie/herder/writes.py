@@ -114,9 +114,10 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
     """Begin the validation of the write's config, or queue a write that needs none. Does nothing while this worker
     starts.
 
-    A write that needs the leader is refused if its signature is missing or invalid, and waits while no leader is known,
-    which includes a running round. Then it is refused unless this worker is the leader; but a repeated write is queued
-    on any worker without a validation, because its earlier attempt is looked up first.
+    A write that needs the leader is refused if a signature is required and is missing or invalid. It then waits while
+    no leader is known, for example while a round is running. When a leader is known, the write is refused if another
+    worker is the leader. The exception is a repeated write: any worker queues it without a validation, because the
+    config log must show first whether the earlier attempt has taken effect.
     """
     herder = turn.herder
     if not herder.lifecycle.is_runtime_open:
@@ -167,15 +168,14 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
 
 
 def _write_to_advance(herder: Herder) -> PendingWrite | None:
-    """The write at the head of the queue: the one that has begun, else the first queued one that may begin; None when
-    there is none. While queued writes that need the leader wait, a target state is written before them, unless one of
-    them is for the same connector.
+    """The write at the head of the queue: the write that is under way, else the first queued write that may begin; None
+    if there is none. While the writes that need the leader wait (:func:`_awaits_leader_log`), a queued pause or resume
+    may begin before them, but not before a waiting write of the same connector.
 
-    Writes of a connector are kept in order only from the queue on: a write that waits for the group or is validated can
-    be passed by a later one. A client sees no wrong order. It sends its next request when the one before is answered,
-    and by then that write is complete, or was dropped, or has timed out while it was under way, and ends before all
-    queued ones. (Only a change of offsets that has timed out may end later.) Requests of which none is answered when
-    the other is sent have no order."""
+    Only queued writes keep their order. A later write can enter the queue before an earlier write that still waits for
+    the group or for its validation. A client that sends its next request after the response to the last one sees no
+    wrong order: the last write is then complete or dropped, or it is under way although its request has timed out, and
+    ends before all queued writes. (Only a change of offsets that has timed out may end later.)"""
     writes = herder.requests.writes.values()
     if (under_way := next((write for write in writes if write.is_under_way), None)) is not None:
         return under_way
@@ -446,9 +446,10 @@ def on_append_failed(turn: Turn, id_: WriteId, *, is_fenced: bool) -> None:
 
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:
-    """The time limit of the request is over: refuse it. A write whose append or change of offsets has not started is
-    dropped; any other write is still completed, and later writes wait for it (not for a change of offsets). Does
-    nothing for an unknown id, for example of a read."""
+    """The time limit of the request is over: refuse it. If the append of the write, or its change of offsets, has
+    begun, it is still completed, and later writes wait for an append (not for a change of offsets). Otherwise the write
+    is dropped, also while the initial offsets of its connector are being set. Does nothing for an unknown id, for
+    example of a read."""
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.has_timed_out:
         return
@@ -491,9 +492,12 @@ def _answer_write(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 
 
 def _blocking_write(herder: Herder, write: PendingWrite) -> PendingWrite:
-    """The write whose activity is the reason why ``write`` is not complete: ``write`` itself, unless it is queued and
-    waits only for its turn. Then it is the write before it of the same connector if that waits for the leader, since
-    writes of other connectors pass both meanwhile; else the write at the head of the queue."""
+    """The write for which ``write`` waits, whose activity a timeout message names; ``write`` itself if it waits for no
+    other write.
+
+    Only a queued write that does not wait for the leader itself can wait for another write: normally for the write at
+    the head of the queue. If an earlier write of the same connector waits for the leader, ``write`` waits for that one:
+    the head of the queue is then a write of another connector."""
     awaits_leader = _awaits_leader_log(herder)
     if not isinstance(write.phase, WriteQueued) or (write.kind.needs_leader and awaits_leader):
         return write

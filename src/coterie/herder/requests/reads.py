@@ -16,10 +16,11 @@ class ListConnectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConnectors:
-    """Ask for the configs and the statuses of some connectors; answered at once with :class:`ConnectorDescriptions`,
+    """Ask for the configs and the statuses of ``connectors``; answered at once with :class:`ConnectorDescriptions`,
     from what this worker has read so far."""
 
     connectors: tuple[ConnectorName, ...]
+    """The names of the connectors; empty: of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from coterie.nouns.jobs import ConnectorName
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessWithoutContent:
     """Success without content. A write was appended and this worker has read it back; a change of offsets, a reset of
-    topics or an uncordon has taken effect; the level of a logger is durable; or this worker has begun a drain or a
-    restart, or ordered the restart of a task."""
+    active topics or the cancellation of a drain has taken effect; the level of a logger is durable; or this worker has
+    begun a drain or a restart, or ordered the restart of a task."""
 
 
 class Problem(StrEnum):

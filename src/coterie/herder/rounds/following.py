@@ -82,7 +82,7 @@ def must_rejoin_after_empty_eager_round(computed_round_jobs: Jobs | None, *, con
 
 def on_runtime_opened(turn: Turn) -> None:
     """The runtime is open: set the timer of the scheduled rebalance delay that the previous process has received, if
-    one runs."""
+    one runs. (The member joins after the first `SetWorkerState` order, which `place` sends.)"""
     if turn.herder.rounds.rebalance_delay_ends_ms is not None:
         turn.emit(SetTimer(timer="delay over", at_ms=turn.herder.rounds.rebalance_delay_ends_ms))
 
@@ -144,10 +144,11 @@ def membership_handover(herder: Herder) -> ClassicMembershipHandover | None:
 
 
 def _needs_rejoin_after_release(herder: Herder, revoked: Jobs) -> bool:
-    """Whether a round must follow the release of the ``revoked`` jobs, so that another worker receives them. Deleted
-    jobs are assigned to no worker, so their release needs no round, unless they still run here: this worker may have
-    reported them as owned, and if they were created again, the leader would still count them as owned by this
-    worker."""
+    """Whether a round must follow the release of the ``revoked`` jobs. True if one of them is still configured, because
+    another worker must receive it; this worker assumes that if its config log is behind.
+
+    If all of them were deleted, a round is needed only if one still runs here. This worker may have reported it as
+    owned, and if it is created again, the leader would count it as owned by this worker."""
     exists = not herder.is_caught_up or bool(revoked & herder.config.jobs())
     return bool(revoked) and (exists or bool(revoked & herder.owned_jobs))
 

@@ -19,17 +19,19 @@ def are_requests_signed(herder: Herder) -> bool:
 
 
 def are_repeated_writes_looked_up(herder: Herder) -> bool:
-    """Whether no worker of Kafka Connect can be a member: Connect does not know the protocol static. False before the
-    first round."""
+    """Whether every leader of this group looks a repeated write up in the config log, because no worker of Kafka
+    Connect can be a member: Connect does not have the protocol static. False before the first round."""
     protocol = herder.rounds.protocol
     return protocol is not None and protocol >= ConnectProtocol.STATIC
 
 
 def may_rejoin_after_partial_release(herder: Herder) -> bool:
-    """Whether this worker may request a round when it has released only some of its revoked jobs: whether the leader
-    recognizes the others, which this worker still reports, as revoked. A leader of Kafka Connect counts them as this
-    worker's jobs: it may revoke other jobs instead, and each such round lengthens the time until its next revocation.
-    False before the first round."""
+    """Whether this worker may request a round when it has released only some of its revoked jobs. True if no worker of
+    Kafka Connect can be the leader; False before the first round.
+
+    The join of such a round still reports the other revoked jobs as owned. A leader of Coterie recognizes them as
+    revoked. A leader of Connect counts them as jobs that stay with this worker: it may revoke other jobs instead, and
+    with each such round it waits longer until it revokes jobs again."""
     return are_repeated_writes_looked_up(herder)
 
 

@@ -21,9 +21,11 @@ from coterie.nouns.states import JobState
 def update_rebalance_window(turn: Turn) -> None:
     """Open the window if the set of configured jobs differs from the set of the last round, and close it if the sets
     are equal again. Request a round if the window has ended, or if it can end early
-    (:func:`_is_first_commit_of_one_connector`). Without the set of the last round, a follower that has read the config
-    log to the offset of the last assignment stores the present set; nothing else is done then. Does nothing while a
-    round is running or requested, or the worker is leaving."""
+    (:func:`_is_first_commit_of_one_connector`). Does nothing while a round is running or requested, or the worker is
+    leaving.
+
+    A follower of another worker's round does not have the set of the last round. When it has read the config log to the
+    offset of the last assignment, it stores the present set instead; until then, it opens no window."""
     herder, rounds = turn.herder, turn.herder.rounds
     if not herder.place.has_current_assignment or rounds.is_rejoin_requested or herder.lifecycle.is_leaving:
         return
