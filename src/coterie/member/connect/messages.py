@@ -25,8 +25,9 @@ from coterie.nouns.target_assignments import ComputedTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """ConnectGroupHeartbeat. A field that is None has not changed since the last heartbeat that was accepted, or does
-    not apply to this worker."""
+    """ConnectGroupHeartbeat. A field that is None has not changed since the last heartbeat that was accepted. In a
+    heartbeat with all fields, such as a join, None means that the field does not apply to this worker; only
+    ``configured`` is left out there, too, if the coordinator has these jobs already."""
 
     group_id: GroupId
     member_id: MemberId
