@@ -131,9 +131,9 @@ class SendAssignments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveAndRejoin:
-    """Leave the group, because the herder is stuck, lags behind the group's config offset, or leads a group that reads
-    another config topic; `MembershipLost` follows. A static member of a classic group sends no LeaveGroup here. The
-    member joins again after a `SetWorkerState` with an empty ``owned``."""
+    """Leave the group, because the herder is stuck, lags behind the group's config offset, or is the leader although
+    most members read another config topic; `MembershipLost` follows. A static member of a classic group sends no
+    LeaveGroup here. The member joins again after a `SetWorkerState` with an empty ``owned``."""
 
     reason: str
 

@@ -46,7 +46,7 @@ class HeartbeatRequest:
     """The jobs that the worker owns. A job that is not in it has stopped there."""
     url: WorkerUrl | None = None
     name: str | None = None
-    """The worker's name for operators."""
+    """The worker's name for operators; empty if it has none."""
     config_offset: ConfigOffset | None = None
     """How far the worker has read the config topic."""
     config_topic_id: bytes | None = None
