@@ -81,8 +81,8 @@ async def perform_or_forward_write(
 
     :raises HttpRefusal: when the write was refused; when it could not be performed within its time limit; or when the
         time limit is over, an attempt may have taken effect, and its outcome is not known (OUTCOME_UNKNOWN).
-    :raises WorldError: when the other worker's URL is invalid; or when another request than one for the config log,
-        for example the restart of a task, was sent to the other worker and no response has come.
+    :raises WorldError: when the other worker's URL is invalid; or when the restart of a task was sent to the other
+        worker and no response has come.
     """
     attempt = _first_attempt(request, worker.settings.request_timeout_ms)
     sent_since_ms = 0
