@@ -45,8 +45,9 @@ class TimerFired(Generic[TimerT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStarted:
-    """The loop that drives the member has started: the first event of a member, once. A member that continues the
-    membership of a previous process then sends a heartbeat or begins its lease; for any other this has no effect."""
+    """The loop that drives the member has started: the first event of a member, once. It only has an effect on a member
+    that continues the membership of a previous process: in a classic group the member sends a heartbeat at once, in a
+    connect group its lease begins."""
 
 
 Event: TypeAlias = (
@@ -58,8 +59,8 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Generic[RequestT_co]):
-    """Send ``request`` to the coordinator → ResponseReceived | RequestFailed. A heartbeat must not wait behind a join
-    whose response the broker delays until all members have joined."""
+    """Send ``request`` to the coordinator → ResponseReceived | RequestFailed. The driver must send a heartbeat at once,
+    also while a join has no response yet: the broker delays that response until all members have joined."""
 
     id: RequestId
     request: RequestT_co

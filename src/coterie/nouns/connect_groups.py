@@ -1,4 +1,5 @@
-"""The values that a connect group's coordinator and its members exchange (K848C), the same on both sides.
+"""The values that a connect group's coordinator and its members exchange, the same on both sides. K848C, which the
+docstrings cite, is the draft of KIP-848 for Connect (docs/design.md).
 
 `groups` and `member` have separate requests, since a coordinator's event also says where a request comes from; their
 responses are the same.

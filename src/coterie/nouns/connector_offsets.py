@@ -22,7 +22,7 @@ class ConnectorOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChange:
-    """A change of a connector's offsets."""
+    """A change of a connector's offsets: ``offsets`` are set; the others are kept or removed (``removes_others``)."""
 
     offsets: Sequence[ConnectorOffset]
     """The changed offsets. Of several offsets of one partition, the last one applies."""

@@ -100,4 +100,5 @@ class UnreachableError(WorldError):
 
 
 class WriterFencedError(WorldError):
-    """Another writer has taken the right to append since: none of the records of the call is ever read."""
+    """Another writer has taken the right to append to the log: no reader of the log receives a record of the failed
+    append."""

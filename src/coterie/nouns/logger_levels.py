@@ -10,7 +10,7 @@ _JAVA_DOMAINS = frozenset({"com", "edu", "io", "java", "javax", "jdk", "net", "o
 
 
 class LoggerLevel(StrEnum):
-    """A level of a logger, from the most to the fewest messages."""
+    """The level of a logger. The members are in order, from ALL (all messages) to OFF (no message)."""
 
     ALL = "ALL"
     TRACE = "TRACE"

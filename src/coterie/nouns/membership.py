@@ -40,7 +40,7 @@ class GroupProtocolName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """The metadata of one member, as its last JoinGroup reported them."""
+    """The metadata of one member of a classic group, as its last JoinGroup reported them."""
 
     url: WorkerUrl
     name: str | None = None
@@ -100,13 +100,13 @@ class SetWorkerState:
     draining: bool = False
     """Whether this worker is being drained: the leader moves its jobs to other workers while they still run here."""
     allowed_jobs_until_restart: Jobs | None = None
-    """The only jobs that this worker may run until it is restarted: those that it has started. None: it takes new
-    jobs."""
+    """The only jobs that this worker may run until it is restarted: those of its jobs that it has started. Set after
+    too many of its threads have hung in plug-ins (``plugin.lost.threads.max``). None: it takes new jobs."""
 
     def claims(self, configured: Jobs | None) -> Jobs | None:
-        """The only jobs that this worker may run; None: any job. ``configured`` are the claims in its settings. With
-        ``allowed_jobs_until_restart``, the worker claims these jobs, as far as ``configured`` contains them, so that
-        leaders and coordinators treat it as a static worker (KIP-987)."""
+        """The claims that this worker reports to its group: the only jobs that it may run (KIP-987); None: any job.
+        ``configured`` are the claims in its settings, None without them. If ``allowed_jobs_until_restart`` is not None,
+        the worker claims those of its jobs that ``configured`` allows, so that it gets no other job."""
         if self.allowed_jobs_until_restart is None or configured is None:
             return configured if self.allowed_jobs_until_restart is None else self.allowed_jobs_until_restart
         return self.allowed_jobs_until_restart & configured
@@ -131,9 +131,9 @@ class SendAssignments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveAndRejoin:
-    """Leave the group, because the herder is stuck, lags behind the group's config offset, or leads a group that reads
-    another config topic; `MembershipLost` follows. A static member of a classic group sends no LeaveGroup here. The
-    member joins again after a `SetWorkerState` with an empty ``owned``."""
+    """Leave the group, because the herder is stuck, lags behind the group's config offset, or is the leader although
+    most members read another config topic; `MembershipLost` follows. A static member of a classic group sends no
+    LeaveGroup here. The member joins again after a `SetWorkerState` with an empty ``owned``."""
 
     reason: str
 
@@ -194,7 +194,7 @@ class RequestGroupDescription:
 class SuspendMembership:
     """Tell the coordinator that this process is about to replace itself, and send nothing afterwards →
     `MembershipSuspended`. Only in a connect group: its coordinator takes the end of a connection for the end of the
-    process, and the next process must continue the numbers of the requests."""
+    process, and the request numbers of the next process must be above those of this process."""
 
 
 ClassicOrder: TypeAlias = SetWorkerState | Rejoin | SendAssignments | ConfirmLeadership | LeaveAndRejoin | Leave
@@ -353,7 +353,7 @@ class Assigned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectAssignmentDetails:
     """What a connect group adds to `Assigned`, as its ``protocol_details``: the epochs of the leader, of the target
-    assignment and of the jobs, and the assignor's metadata for this worker. It is not returned to the member."""
+    assignment and of the jobs, and the assignor's metadata for this worker."""
 
     leader_epoch: LeaderEpoch
     """The number of the leader's appointment."""

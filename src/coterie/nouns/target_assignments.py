@@ -18,7 +18,8 @@ ASSIGNOR_TIME_LIMIT_MS = 9_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMember:
-    """One member of the group: its ids, its metadata for the assignor, the jobs that it has, and those it may have."""
+    """One member of the group: its ids, its metadata for the assignor, the jobs that it has, and which jobs it may
+    run."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -97,9 +98,12 @@ class TargetOfMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredJobs:
-    """Jobs that are assigned to no member for ``delay_ms``, so that a departed member gets them if it returns. The
-    delay counts from the departure; if an earlier target has begun a delay for the member, from the installation of
-    this target, and it does not end later than the earlier one."""
+    """Jobs that are assigned to no member for ``delay_ms``, so that a departed member gets them if it returns.
+
+    The first target that defers jobs for the member begins the delay, which counts from the member's departure. A later
+    target can only shorten the delay: its ``delay_ms`` counts from the installation of that target, and the earlier of
+    the two ends applies.
+    """
 
     jobs: Jobs
     delay_ms: int

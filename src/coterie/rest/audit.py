@@ -132,8 +132,8 @@ def keep_replaced_config_for_audit(request: Request, answer: Answer) -> None:
 
 
 def _parse_json_and_mask_secrets(body: bytes) -> Mapping[str, Any]:
-    """The JSON object in ``body``, with :data:`.MASK` in place of each secret string value, at every depth; empty if
-    ``body`` is not JSON or not an object."""
+    """The JSON object in ``body``, with :data:`.MASK` in place of each secret string value (:func:`masked_config`), at
+    every depth; empty if ``body`` is not JSON or not an object."""
     try:
         document = json.loads(body, object_hook=_with_masked_secrets, parse_int=_int_or_text)
     except (ValueError, RecursionError):
@@ -142,7 +142,8 @@ def _parse_json_and_mask_secrets(body: bytes) -> Mapping[str, Any]:
 
 
 def _int_or_text(text: str) -> int | str:
-    """The number in ``text``, or ``text`` itself if it has more digits than Python converts."""
+    """The number that ``text``, an integer in JSON, stands for; ``text`` itself if it has more digits than Python
+    converts."""
     try:
         return int(text)
     except ValueError:
@@ -150,5 +151,6 @@ def _int_or_text(text: str) -> int | str:
 
 
 def _with_masked_secrets(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The ``fields`` of one JSON object with :data:`.MASK` in place of each secret string value."""
+    """The ``fields`` of one JSON object with :data:`.MASK` in place of each string value that :func:`masked_config`
+    takes for a secret. Values of other types stay; the parser calls this for each nested object."""
     return {**fields, **masked_config({key: value for key, value in fields.items() if isinstance(value, str)})}

@@ -21,6 +21,7 @@ class CrossOriginRules:
     allowed_origins: Sequence[str] = ()
     """The origins, such as ``https://ui.example``, whose pages may use the REST API; ``*`` means every origin."""
     allowed_methods: Sequence[str] = ()
+    """The methods of the requests that these pages may send."""
 
     def allows_origin(self, origin: str) -> bool:
         """Whether pages of ``origin`` may read responses."""
@@ -32,7 +33,8 @@ class CrossOriginRules:
 
     def cors_response_headers(self, method: str, request_headers: Headers) -> Mapping[str, str]:
         """The headers of the response to a request with the method ``method`` and the headers ``request_headers``, from
-        which a browser reads what a page of another origin may do; none when no origin is allowed."""
+        which a browser reads what a page of another origin may do. Only ``Vary`` when the request has no ``Origin``, or
+        one that is not allowed; no header when these rules allow no origin at all."""
         if not self.allowed_origins:
             return {}
         headers = {"Vary": "Origin"}

@@ -82,7 +82,7 @@ class Role(StrEnum):
     key."""
 
     def includes(self, other: "Role") -> bool:
-        """Whether a user with this role may do what ``other`` allows. Both are of :data:`USER_ROLES`."""
+        """Whether a user with this role may do all that a user with the role ``other`` may do. Neither is WORKER."""
         return USER_ROLES.index(other) <= USER_ROLES.index(self)
 
 
@@ -101,8 +101,8 @@ class AnsweredBy(StrEnum):
 
 
 class ServingListeners(StrEnum):
-    """The listeners that serve an endpoint when the key ``admin.listeners`` is set; otherwise ``listeners`` serve
-    all."""
+    """The listeners that serve an endpoint when the key ``admin.listeners`` is set; without this key, the listeners of
+    the key ``listeners`` serve all endpoints."""
 
     MAIN = auto()
     """Only the listeners of the key ``listeners``."""

@@ -60,8 +60,8 @@ class RequestNotSentError(WorldError):
 
 
 class ResponseMissingError(WorldError):
-    """The connection to the other worker broke, or its time limit ended, after the request was sent: that worker may
-    have performed the request."""
+    """The request was sent to the other worker, but the connection broke, or no response came within the time limit:
+    that worker may have performed the request."""
 
 
 def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> httpx.AsyncClient:

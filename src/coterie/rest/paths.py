@@ -82,7 +82,8 @@ class PathTemplate:
         """The values of the parameters in ``segments``, the segments of a request's path, by name; None when the
         template does not match.
 
-        :raises BadRequestError: when the value of a parameter of one segment contains a slash (``%2F``).
+        :raises BadRequestError: when the value of a parameter ``{name}`` contains a slash (``%2F``); only that of a
+            parameter ``{name:path}`` may.
         """
         span = len(segments) - len(self.segments) + 1
         """The number of segments that ``{name:path}`` stands for."""

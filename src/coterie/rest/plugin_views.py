@@ -42,8 +42,8 @@ def config_infos_json(infos: ConfigInfos) -> Json:
 
 
 def _config_key_json(key: ConfigKey) -> Json:
-    """``key``, the definition of a config key, as JSON. The field ``order_in_group`` has this name in Kafka Connect 4.3
-    too."""
+    """``key``, the definition of a config key, as JSON. All fields, also ``order_in_group``, have their names in Kafka
+    Connect 4.3."""
     return {
         "name": key.name,
         "type": key.type.value,

@@ -76,7 +76,7 @@ class NotFoundError(HttpRefusal):
 
 class UnreadableBodyError(HttpRefusal):
     """The request's body was not received completely, is not JSON, or is JSON of another structure than the request
-    needs. Connect responds with 500 to such a request."""
+    needs. The status is 400, while Connect responds with 500 to such a request."""
 
     status = 400
 

@@ -144,8 +144,8 @@ def _make_reloaded_tls_context(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
 
 
 class RequestIntake:
-    """Lets a worker stop the intake of requests before it ends: :meth:`close` closes all listeners of the worker.
-    :func:`serve_while_work_runs` adds the servers of the listeners."""
+    """The intake of requests by all listeners of one worker, which the worker can stop before its process ends:
+    :meth:`close` closes the listeners. :func:`serve_while_work_runs` adds the servers of the listeners."""
 
     def __init__(self) -> None:
         self._servers: list[uvicorn.Server] = []
@@ -180,7 +180,7 @@ async def serve_while_work_runs(
 ) -> ResultT:
     """Serve ``app`` at all ``listeners`` while ``work`` runs, and return the result of ``work``. After ``work``, also
     when it raises or is cancelled, running requests have 2 s to end; then all connections and listeners are closed.
-    ``work`` may close ``intake`` before.
+    The servers of the listeners are added to ``intake``, so that ``work`` can close the listeners before its own end.
 
     Changes of ``reloaded_files`` are noticed meanwhile. New connections use the newest valid certificates. The state of
     each request contains the name in the client's certificate (:func:`.peer_distinguished_name`) as
@@ -342,9 +342,9 @@ class _RestConnectionProtocol(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._close_unless_client_progressed)
 
     def _close_unless_client_progressed(self) -> None:
-        """Close the connection if no part of a response is unsent. Otherwise start the time limit again if the client
-        has read a part of the response since the limit was started, and else abort the connection: ``close`` of a
-        transport waits until everything is sent."""
+        """Called when the time limit is over. If no part of a response is unsent, close the connection. If the client
+        has read a part of the response since the limit was started, start the limit again. Otherwise abort the
+        connection, and drop the unsent part: ``close`` of a transport would wait until all of it is sent."""
         unsent_size_bytes = self.transport.get_write_buffer_size()
         if unsent_size_bytes == 0:
             self.transport.close()

@@ -103,14 +103,14 @@ def _encode_user(user: RestUser) -> Mapping[str, str]:
 
 
 def _decode_user(encoded: Mapping[str, str]) -> RestUser:
-    """The user in ``encoded``, JSON values that :func:`_encode_user` made.
+    """The user in ``encoded``, JSON values that :func:`_encode_user` made; without a hash, a user without a password.
 
-    :raises KeyError: when the role or the salt is missing.
+    :raises KeyError: when the role is missing, or there is a hash without its salt.
     :raises ValueError: when ``encoded`` contains a role that no user can have, or salt or hash are not base64.
     """
     role = Role(encoded["role"])
     if role not in USER_ROLES:
-        raise ValueError(f"{role} is not a user's role")
+        raise ValueError(f"{role} is not a role of a user; the roles are {', '.join(USER_ROLES)}")
     if "scrypt" not in encoded:
         return RestUser(role=role, password_hash=None)
     salt, digest = base64.b64decode(encoded["salt"]), base64.b64decode(encoded["scrypt"])

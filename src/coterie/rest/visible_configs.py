@@ -12,8 +12,8 @@ from coterie.rest.request_context import context_of
 
 
 def visible_config(request: Request, config: Mapping[str, str]) -> Mapping[str, str]:
-    """``config`` as the caller of ``request`` may see it: exactly as it was written for a caller who may write configs,
-    and otherwise without secret values."""
+    """``config`` as the caller of ``request`` may see it: for a caller with the role ADMIN, who may write configs,
+    exactly as it was written; for every other caller with masked secret values (:func:`masked_config`)."""
     caller = context_of(request).caller
     return config if caller is not None and caller.role is Role.ADMIN else masked_config(config)
 

@@ -79,10 +79,10 @@ async def perform_or_forward_write(
     ``to_response`` converts the answer of this worker's herder to the response. ``sign`` signs the name of the caller
     for the other worker. The write is attempted until it is performed or refused, or its time limit is over.
 
-    :raises HttpRefusal: when the write was refused, could not be performed within its time limit, or may have taken
-        effect, and its outcome could not be looked up.
-    :raises WorldError: when the other worker's URL is invalid, or when no response comes after a restart of a task was
-        sent.
+    :raises HttpRefusal: when the write was refused; when it could not be performed within its time limit; or when the
+        time limit is over, an attempt may have taken effect, and its outcome is not known (OUTCOME_UNKNOWN).
+    :raises WorldError: when the other worker's URL is invalid; or when the restart of a task was sent to the other
+        worker and no response has come.
     """
     attempt = _first_attempt(request, worker.settings.request_timeout_ms)
     sent_since_ms = 0
@@ -135,17 +135,18 @@ async def perform_or_forward_write(
 
 
 def _timeout_refusal_of_sending(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
-    """The refusal of a write that the worker to which ``redirection`` refers has not performed within the write's time
-    limit. ``failure``: why the last attempt has failed. ``began_at_ms``: when the first attempt began, in milliseconds
-    since the Unix epoch."""
+    """The refusal of a write whose time limit ended while this worker tried to forward the write. ``redirection``: the
+    herder's response with the URL of the other worker. ``failure``: why the last attempt has failed. ``began_at_ms``:
+    when the first attempt to forward began, in milliseconds since the Unix epoch."""
     receiver = "leader" if redirection.problem is Problem.NOT_LEADER else "worker"
     refusal = timeout_refusal(f"sending the request to the {receiver} at {redirection.redirect_url}", began_at_ms)
     return replace(refusal, message=f"{refusal.message} The last attempt has failed: {failure}")
 
 
 def _answer_or_outcome_unknown(answer: Answer, last: WriteAttempt) -> Answer:
-    """The client's response to a write: ``answer``, the response to its attempt ``last``; or OUTCOME_UNKNOWN, if an
-    earlier attempt may have taken effect, and ``answer`` only means that the last attempt has not."""
+    """The client's response to a write: ``answer``, the response to the attempt ``last``. But it is OUTCOME_UNKNOWN if
+    an earlier attempt may have taken effect, and ``answer`` (a timeout or a 503) only shows that ``last`` had no
+    effect."""
     if not last.is_repeat or not isinstance(answer, RequestRefused):
         return answer
     if answer.problem is not Problem.TIMED_OUT and STATUS_BY_PROBLEM[answer.problem] != 503:

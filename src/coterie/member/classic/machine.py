@@ -151,7 +151,8 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_order_to_leader(turn: Turn, order: SendAssignments | ConfirmLeadership) -> None:
-    """Process an order that only the leader's herder gives: to send the assignments, or to check the leadership."""
+    """Process an order that the herder gives only while this member is the group's leader: send the assignments, or
+    check the leadership."""
     match order:
         case SendAssignments():
             on_send_assignments(turn, order)
@@ -208,9 +209,9 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
 
 
 def take_request_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[HeartbeatRequest] | None:
-    """Remove and return what waits for the response to this request: a state of the round, or the heartbeat. None when
-    the member no longer waits for the response. A removed state of the round is replaced by ``WaitingToJoin``, which
-    the caller may change."""
+    """End the wait for the response to the request ``id_``, and return what has waited: the member's ``round``, if the
+    request is its join, sync or check for a prior member, or the unanswered heartbeat. None when the member no longer
+    waits for the response. If the round has waited, it becomes ``WaitingToJoin``; the caller may set another one."""
     member = turn.member
     match member.round, member.place:
         case (CheckingPriorMember() | JoinSent() | SyncSent()) as asking, _ if asking.in_flight.id == id_:
@@ -225,8 +226,8 @@ def take_request_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InF
 
 
 def on_timer(turn: Turn, timer: Timer) -> None:
-    """Process a timer. Its deadline is checked, because the timer may have been moved or cancelled; only a heartbeat is
-    sent without this check."""
+    """Process a timer. It has no effect if its deadline is not over, because it was moved or cancelled meanwhile. Only
+    ``heartbeat`` has no such check: an early heartbeat does no harm."""
     member, now_ms = turn.member, turn.now_ms
     match timer, member.round:
         case "heartbeat", _:

@@ -48,9 +48,10 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held
 def shorten_heartbeat_interval_for_next_round(turn: Turn) -> None:
     """Send heartbeats at the shorter interval from now on, for ``next_round_window_ms``. Called after every assignment.
 
-    The response to a member's next heartbeat shows that a rebalance has begun, and a job that another member has
-    released does not run until all members have joined this rebalance. A member does not receive the revocations of
-    other members, so every member shortens its heartbeat interval after every rebalance.
+    When a member has released a revoked job, it starts another rebalance, and the job runs nowhere until all members
+    have joined this rebalance. A member learns only from the response to its next heartbeat that the rebalance has
+    begun. It is not told which jobs other members must release, so every member shortens its heartbeat interval after
+    every rebalance.
     """
     member = turn.member
     assert isinstance(member.place, InGroup)
@@ -71,8 +72,8 @@ def set_heartbeat_timer(turn: Turn) -> None:
 
 
 def send_heartbeat_if_possible(turn: Turn) -> None:
-    """Send a heartbeat, and set the timer of the next one. No heartbeat is sent outside the group, or while the last
-    heartbeat has waited for its response for less than ``LeaseDurations.heartbeat_timeout_ms``."""
+    """Send a heartbeat, and set the timer of the next one. Outside the group, do nothing. While the last heartbeat has
+    waited for its response for less than ``LeaseDurations.heartbeat_timeout_ms``, only set the timer."""
     member = turn.member
     place = member.place
     if not isinstance(place, InGroup):
@@ -133,9 +134,10 @@ def start_leadership_check(turn: Turn, token: int) -> None:
 
 
 def _confirm_leadership_if_ordered(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
-    """Confirm that this worker is the leader, if the herder has asked for it and this heartbeat, which was accepted,
-    was sent after that, in the generation that this worker leads. If the heartbeat was sent before the herder asked,
-    send the next one at once."""
+    """Called when the heartbeat ``in_flight`` was accepted. If the herder has ordered a leadership check, and the
+    heartbeat was sent after the order, report to the herder that this worker is the leader; if the heartbeat was sent
+    before the order, send the next one at once. Does nothing without an order, on a follower, or if the heartbeat has
+    another generation than the one that this worker leads."""
     member, check = turn.member, turn.member.leadership_check
     assert isinstance(member.place, InGroup)
     if check is None or not member.is_leader or in_flight.request.generation != member.place.generation:

@@ -15,8 +15,8 @@ def protocols_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
     response to its join was lost; or no request that it sent within the last rebalance timeout was answered, in which
     time a group leaves a static member out of a rebalance. Such a member could still run jobs that are assigned to
     other members. So it offers only the other protocols. A group that needs eager refuses this join, and the member
-    stops all jobs before it joins again. Any other group accepts the join, and the member offers eager again in a
-    further rebalance.
+    stops all jobs before it joins again. Any other group accepts the join; the member then requests another rebalance,
+    in which it offers eager again.
     """
     place, settings = turn.member.place, turn.member.settings
     if not (isinstance(place, InGroup) and turn.member.owned):

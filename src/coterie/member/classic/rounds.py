@@ -210,7 +210,7 @@ def on_prior_member_checked(turn: Turn, response: HeartbeatResponse) -> None:
 
 
 def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
-    """Send a request, and set the timer of its overdue response."""
+    """Send a request, and set the timer ``answer``, which fires when the response is overdue."""
     in_flight = turn.send(request)
     turn.emit(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.response_timeout_ms))
     return in_flight
@@ -253,7 +253,7 @@ def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> Non
 def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResponse) -> None:
     """Process the response of an accepted join. If this member is the leader and the generation has no assignments yet,
     order the herder to compute them; otherwise send SyncGroup. If the group has selected a protocol that this worker
-    did not offer, join again."""
+    did not offer, join again after a back-off."""
     member, former = turn.member, turn.member.place
     protocol = offered_protocol(member, response.protocol)
     if isinstance(former, InGroup):
@@ -317,8 +317,8 @@ def on_error_response(turn: Turn, error: ErrorCode) -> None:
 
 
 def concerns_this_member(joins: JoinSent, member_id: MemberId) -> bool:
-    """Whether ``member_id``, from a response, is the id of the member that sent the join. If the join contained no id,
-    every id is: the coordinator has issued it."""
+    """Whether ``member_id``, in the response to a join, can be this member's id: it is the id in the join; or the join
+    contained no id, and ``member_id`` is the new id that the coordinator has issued. An empty id cannot."""
     return bool(member_id) and joins.in_flight.request.member_id in (NO_MEMBER, member_id)
 
 
@@ -370,7 +370,8 @@ def send_sync(
 
 def on_sync_response(turn: Turn, syncs: SyncSent, response: SyncResponse) -> None:
     """Process the response to SyncGroup: apply the assignment, join again, or join no more if the error is permanent.
-    The membership is lost first after UNKNOWN_MEMBER_ID, or if its lease has ended meanwhile."""
+    After UNKNOWN_MEMBER_ID the membership is lost first. If the member's lease has ended before the response is
+    processed, the membership is lost, and the assignment is not used."""
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, syncs.in_flight)
@@ -386,8 +387,9 @@ def on_sync_response(turn: Turn, syncs: SyncSent, response: SyncResponse) -> Non
 
 
 def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> None:
-    """Decode and apply the assignment. Without an assignment the membership is lost; an assignment that cannot be
-    decoded is discarded, and the member joins again."""
+    """Decode and apply the assignment ``data``. If ``data`` is empty, the leader has assigned nothing to this member:
+    the membership is lost, and the member joins again after a back-off, when all jobs have stopped. An assignment that
+    cannot be decoded is discarded, and the member joins again after a back-off, while its jobs keep running."""
     if not data:
         lose_membership(
             turn,

@@ -89,8 +89,8 @@ class MemberSettings:
 
     @property
     def response_timeout_ms(self) -> int:
-        """How long the member waits for the response to a join or sync, from its sending. The coordinator delays these
-        responses for the rebalance timeout at most."""
+        """How long the member waits for the response to a join, a sync or a check for a prior member, from the sending
+        of the request. The coordinator delays the response to a join or sync for the rebalance timeout at most."""
         return self.rebalance_timeout_ms + PARKED_TIMEOUT_MARGIN_MS
 
 
@@ -233,8 +233,9 @@ Round: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The group cannot accept this worker with its current settings: no further join is sent. If this worker is still a
-    member, heartbeats continue until it leaves."""
+    """The group cannot accept this worker with its current settings: no further join is sent. If a join or a sync was
+    refused, a worker that is a member stays one, and sends heartbeats until it leaves; the refusal of a heartbeat, and
+    FENCED_INSTANCE_ID, also end the membership."""
 
     reason: str
 
@@ -259,8 +260,8 @@ class Member:
     static or its process relaunches (`ClassicMembershipHandover`)."""
 
     def __init__(self, settings: MemberSettings, place: ClassicMembershipHandover | None = None) -> None:
-        """``place`` is the membership that the previous process passed on: this member continues the membership and
-        sends its heartbeats. None: this worker is in no group yet."""
+        """``place`` is the membership that the previous process of this worker passed on: this member continues that
+        membership, with the same member id. None: there is no such membership, and this worker is in no group yet."""
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
 
@@ -304,7 +305,7 @@ class Member:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads its generation, whose assignment it has received."""
+        """Whether this member leads the generation of its last assignment. False during a join or a sync."""
         match self.place, self.round:
             case InGroup(member_id=member_id, assignment=WorkerAssignment(leader=leader)), AssignmentReceived():
                 return leader == member_id

@@ -23,7 +23,7 @@ class Turn:
         self.effects.append(effect)
 
     def log_failure(self, text: str) -> None:
-        """Log a failure, unless the same one was logged a short time before (`FailureLog`)."""
+        """Log a failure, not as a warning, unless the same one was logged a short time before (`FailureLog`)."""
         message = self.member.failures.add(text, self.now_ms)
         if message is not None:
             self.emit(WriteLogMessage(text=message))

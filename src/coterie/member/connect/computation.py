@@ -41,7 +41,7 @@ the whole group."""
 
 def on_chosen_to_compute(turn: Turn) -> None:
     """Called when the coordinator has chosen this member to compute the target: request the state of the group, unless
-    such a request has no response yet."""
+    such a request has no response yet. An earlier computation, also one that waits to be installed, is abandoned."""
     if not isinstance(turn.member.computation, PrepareSent):
         send_prepare(turn)
 
@@ -124,7 +124,8 @@ def on_install_target(turn: Turn, order: InstallTarget) -> None:
 
 def on_install_response(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:
     """Process the response to ConnectGroupInstallAssignment. If the target was installed, the next heartbeat is due at
-    once, because this worker's assignment may have changed; a back-off is not shortened."""
+    once, because this worker's assignment may have changed; a back-off is not shortened. After FENCED_MEMBER_EPOCH the
+    target is sent again after the next accepted heartbeat; after any other error it is dropped, which is logged."""
     member = turn.member
     member.computation = NotComputing()
     match response.error:

@@ -52,13 +52,13 @@ _NO_ASSIGNMENT = AssignmentToMember(
 
 
 def send_heartbeat_if_due(turn: Turn) -> None:
-    """Send a heartbeat if one is due, or if something must be reported at once. Called at the end of each step. A
-    worker outside the group joins with it as soon as no job is owned; if the herder ordered it to leave and rejoin, the
-    request that leaves the group is sent first.
+    """Send a heartbeat if one is due, or if something must be reported at once. Called at the end of each step. The
+    heartbeat of a worker outside the group is a join, and is sent only when no job is owned; if the herder has ordered
+    the worker to leave and rejoin, a request that leaves the group is sent before the join.
 
-    A heartbeat whose response may be held is followed by another one on the same connection, which ends the hold. No
-    third one is sent before the response to the first one has arrived: so jobs that stop within the time that a request
-    takes are reported together.
+    While the coordinator may hold the response to a heartbeat, a second heartbeat may be sent on the same connection,
+    which ends the hold. No third heartbeat is sent before the response to the first one has arrived: so jobs that stop
+    within the time that a request takes are reported together.
     """
     member, now_ms = turn.member, turn.now_ms
     match member.place, member.heartbeat:
@@ -100,8 +100,9 @@ def send_heartbeat(turn: Turn) -> None:
 
 def schedule_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> None:
     """Set the time of the next heartbeat after the accepted heartbeat ``sent``: at once if responses are held, else
-    after the interval that the coordinator states. If a response that must be held arrives at once and has no effect,
-    and no other request has ended the hold, the coordinator does not hold: a pause follows."""
+    after the interval that the coordinator states. If the coordinator was to hold the response, and the response had no
+    effect although no other request has ended the hold, the coordinator may hold nothing: the next heartbeat is then
+    sent no earlier than `INTERVAL_MIN_MS` after ``sent``."""
     member, now_ms = turn.member, turn.now_ms
     place = member.place
     assert isinstance(place, InGroup)
@@ -202,8 +203,8 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
 
 
 def confirm_leadership_if_ordered(turn: Turn, sent: HeartbeatSent) -> None:
-    """Confirm that this worker is the leader, if the herder has asked for it, the accepted heartbeat was sent after
-    that, and its response has not named another leader."""
+    """Report to the herder that this worker is the leader, if the herder has ordered a leadership check, the accepted
+    heartbeat ``sent`` was sent after this order, and its response has not named another leader."""
     member, check = turn.member, turn.member.leadership_check
     if check is not None and member.is_leader and check.precedes_request(sent.in_flight.id):
         member.leadership_check = None
@@ -211,9 +212,10 @@ def confirm_leadership_if_ordered(turn: Turn, sent: HeartbeatSent) -> None:
 
 
 def remove_accepted_reasons(member: Member, accepted: ReportedData) -> ReportedData:
-    """The data ``accepted`` of an accepted heartbeat, without the reasons of assignors, which are also removed from
-    ``member.assignors``: each reason is sent until one heartbeat with it is accepted. If an `UpdateAssignor` has
-    arrived since this heartbeat was sent, its reason stays for the next heartbeat.
+    """Set the reasons to 0 with which assignors asked for a new target assignment and which the accepted heartbeat has
+    reported: in ``member.assignors``, and in the returned copy of ``accepted``, the data of that heartbeat. Each reason
+    is sent until one heartbeat with it is accepted. If an `UpdateAssignor` for an assignor has arrived since this
+    heartbeat was sent, the assignor's reason stays for the next heartbeat.
 
     A heartbeat whose response was lost, or that was answered after a newer one was sent, may have been accepted too:
     its reason is sent again, and the group computes twice, which does no harm."""
@@ -224,8 +226,9 @@ def remove_accepted_reasons(member: Member, accepted: ReportedData) -> ReportedD
 
 
 def invalid_response_error(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
-    """The contradiction in the response to an accepted heartbeat, as a text; None if there is none. A member with the
-    epoch 0 has no jobs, because its next heartbeat is a join."""
+    """The contradiction in the response to an accepted heartbeat, as a text; None if there is none. For example, jobs
+    with the member epoch 0 are a contradiction: the next heartbeat of this epoch is a join, before which no job may
+    run."""
     epoch = response.member_epoch
     if epoch < JOIN or (epoch == JOIN and isinstance(before, InGroup) and before.member_epoch > JOIN):
         return f"the member epoch is {epoch}"
@@ -249,9 +252,10 @@ def membership_after_response(before: InGroup, response: HeartbeatResponse) -> I
 
 
 def on_next_process_announcement_response(turn: Turn, response: HeartbeatResponse) -> None:
-    """Process the response to the heartbeat that announces the next process. The hand-over contains the data of an
-    accepted heartbeat's response; without a membership (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH) nothing is handed
-    over."""
+    """Process the response to the heartbeat that announces the next process. If the heartbeat was accepted, the member
+    stores the data of the response, which the next process then receives. After UNKNOWN_MEMBER_ID or
+    FENCED_MEMBER_EPOCH there is no membership any more, and the next process receives none. After any other error it
+    receives the membership as it was before."""
     member = turn.member
     match response.error, member.place:
         case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
@@ -273,8 +277,8 @@ def on_heartbeat_failed(turn: Turn, reason: str) -> None:
 
 
 def emit_assignment_if_changed(turn: Turn, before: NotInGroup | InGroup) -> bool:
-    """Emit `Assigned` if a response has changed the assignment, the leader or the epoch. Returns whether something
-    has changed."""
+    """Emit `Assigned` if a response has changed the assignment, the leader or the member epoch since ``before``.
+    Returns whether `Assigned` was emitted."""
     member = turn.member
     place = member.place
     assert isinstance(place, InGroup)

@@ -165,8 +165,8 @@ def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeaders
 
 
 def on_update_assignor(member: Member, order: UpdateAssignor) -> None:
-    """Keep the newest metadata of an assignor for the next heartbeat, which `send_heartbeat_if_due` sends at once if it
-    can."""
+    """Keep the newest metadata of an assignor, and its reason to ask for a new target assignment, for the next
+    heartbeat, which `send_heartbeat_if_due` sends at once if it can."""
     assert any(one.name == order.name for one in member.assignors), f"this worker does not offer {order.name}"
     member.assignors = tuple(
         replace(

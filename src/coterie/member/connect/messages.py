@@ -25,8 +25,9 @@ from coterie.nouns.target_assignments import ComputedTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """ConnectGroupHeartbeat. A field that is None has not changed since the last heartbeat that was accepted, or does
-    not apply to this worker."""
+    """ConnectGroupHeartbeat. A field that is None has not changed since the last heartbeat that was accepted. In a
+    heartbeat with all fields, such as a join, None means that the field does not apply to this worker; only
+    ``configured`` is left out there, too, if the coordinator has these jobs already."""
 
     group_id: GroupId
     member_id: MemberId
@@ -45,7 +46,7 @@ class HeartbeatRequest:
     """The jobs that the worker owns. A job that is not in it has stopped there."""
     url: WorkerUrl | None = None
     name: str | None = None
-    """The worker's name for operators."""
+    """The worker's name for operators; empty if it has none."""
     config_offset: ConfigOffset | None = None
     """How far the worker has read the config topic."""
     config_topic_id: bytes | None = None

@@ -84,9 +84,9 @@ def lose_membership_if_lease_over(turn: Turn) -> bool:
 
 
 def begin_handed_over_lease(turn: Turn) -> None:
-    """Called at the first event of a member. If the member continues the membership of the previous process, its lease
-    ends a lease duration from now unless a heartbeat is accepted before: the time of the previous process's last
-    accepted heartbeat is not known."""
+    """Called at the first event of a member. If the member continues the membership of the previous process, the
+    membership is lost unless a heartbeat is accepted within one lease duration from now: it is not known when the
+    previous process sent its last accepted heartbeat. The herder receives no lease before a heartbeat is accepted."""
     place = turn.member.place
     if isinstance(place, InGroup):
         lease_ends_ms = turn.now_ms + place.lease.duration_ms
@@ -201,8 +201,9 @@ def on_suspend(turn: Turn) -> None:
 
 
 def complete_suspension(turn: Turn) -> None:
-    """Send nothing from now on, and pass the membership on, also without a response to the announcement: the
-    coordinator may have received the request, so the next process continues after its number."""
+    """Send nothing from now on, and emit `MembershipSuspended` with the membership for the next process; None if this
+    worker is not in the group. The announcement may have no response: the coordinator may still have received it, so
+    the next process continues with the request number after that of the announcement."""
     turn.member.ending = Suspended()
     turn.emit(CancelTimer(timer="ending"))
     turn.emit(MembershipSuspended(handover=membership_handover(turn.member)))
@@ -235,9 +236,9 @@ def membership_handover(member: Member) -> ConnectMembershipHandover | None:
 
 def schedule_heartbeat_retry(turn: Turn, *, at_once: bool) -> None:
     """Send the next heartbeat after a back-off, which doubles with each retry since the last accepted heartbeat. With
-    ``at_once`` the first retry has no back-off: the coordinator has refused a stale heartbeat, or the connection has
-    ended, and a coordinator that detects this removes the worker unless it soon sends a request on another connection.
-    The next heartbeat contains all fields."""
+    ``at_once`` the first retry has no back-off: the coordinator has refused a stale heartbeat; or the connection has
+    ended, and a coordinator that detects this removes the worker unless the worker sends a request on another
+    connection within ``connection_grace_ms``. The next heartbeat contains all fields."""
     member = turn.member
     settings = member.settings
     if isinstance(member.place, InGroup):

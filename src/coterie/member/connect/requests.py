@@ -81,8 +81,8 @@ def must_send_all_fields(member: Member) -> bool:
 
 
 def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRequest:
-    """The next heartbeat, with a new request number. With ``resumes`` it announces that this process is about to
-    replace itself."""
+    """The next heartbeat, with a new request number. With ``resumes`` it announces that this process is about to end
+    and that the next process of this worker continues the membership."""
     settings, now = member.settings, data_to_report(member)
     member.request_number += 1
     report = configured_jobs_to_report(member)
@@ -140,9 +140,9 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
 
 
 def may_hold_full_heartbeat_response(member: Member) -> bool:
-    """Whether the coordinator may hold the response to the next heartbeat although it has all fields: no response was
-    lost on the connection, and the heartbeat repeats a join, or follows another one that is unanswered. The coordinator
-    may still respond at once."""
+    """Whether the coordinator may hold the response to the next heartbeat although the heartbeat has all fields: no
+    response was lost on the connection, and the heartbeat repeats a join, or another heartbeat is unanswered. The
+    coordinator may still respond at once."""
     place = member.place
     return (
         isinstance(place, InGroup)

@@ -139,7 +139,7 @@ class ReportedData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredJobsReport:
-    """The configured jobs that a heartbeat has reported, and the leader epoch at which this member was the leader."""
+    """The configured jobs that a heartbeat has reported, and the leader epoch for which this leader reported them."""
 
     leader_epoch: LeaderEpoch
     configured_jobs: SetConfiguredJobs
@@ -317,8 +317,9 @@ Ending: TypeAlias = Refused | Leaving | Suspending | Suspended | HasLeft
 
 
 class Member:
-    """The state of one member. It is not stored durably: a worker that starts again is a new member, unless it is
-    static or its process relaunches (`ConnectMembershipHandover`)."""
+    """The state of one member. It is not stored durably: a worker that starts again joins with a new member id, unless
+    its process relaunches (`ConnectMembershipHandover`). A static worker then takes the place of the member with its
+    ``instance_id``."""
 
     def __init__(self, settings: MemberSettings, place: ConnectMembershipHandover | None = None) -> None:
         """``place`` is the membership that the previous process passed on: this member continues it, with the member id

@@ -23,11 +23,11 @@ class Turn:
         self.effects.append(effect)
 
     def log(self, text: str) -> None:
-        """Write a message to the process's log."""
+        """Write a message, which is no warning, to the process's log."""
         self.emit(WriteLogMessage(text=text))
 
     def log_failure(self, text: str) -> None:
-        """Log a failure, unless the same one was logged a short time before (`FailureLog`)."""
+        """Log a failure, not as a warning, unless the same one was logged a short time before (`FailureLog`)."""
         message = self.member.failures.add(text, self.now_ms)
         if message is not None:
             self.log(message)

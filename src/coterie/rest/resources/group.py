@@ -90,8 +90,9 @@ class GroupAndWorkersResource:
 
     async def restart_worker(self, request: Request) -> Response:
         """Restart the process of the worker in the path; the worker keeps its membership. With ``?moveJobs=true`` its
-        jobs first move to other workers, and the new process joins as a new member. Every worker that receives the
-        request also checks its own settings file: the named worker refuses the request when its file is invalid."""
+        jobs first move to other workers, and the new process joins as a new member. The request is refused when the
+        settings file of the named worker is invalid; that of a worker that only forwards the request does not
+        matter."""
         moves_jobs = boolean_query_value(request, "moveJobs")
         settings_error = await self._worker.settings_error()
         return await self._order_worker(
@@ -102,7 +103,7 @@ class GroupAndWorkersResource:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _order_worker(self, request: Request, order: WorkerOrder) -> Response:
-        """Give ``order``, which drains, uncordons or restarts a worker, to this worker's herder, and forward
+        """Give ``order``, which drains or restarts a worker or cancels its drain, to this worker's herder; forward
         ``request`` if another worker must receive the order. Returns 202 with the identity of the worker that has
         accepted the order, or the other worker's response.
 
@@ -163,7 +164,7 @@ class GroupAndWorkersResource:
     async def _own_worker_view(self) -> WorkerView:
         """The state of this worker.
 
-        :raises ProblemRefusal: when this worker starts, has ended, or has too many events to process.
+        :raises ProblemRefusal: when this worker is still starting, has ended, or has too many events to process.
         """
         return problems.answer_or_raise(await self._worker.ask(DescribeWorker()), WorkerView)
 

@@ -46,8 +46,8 @@ class InterWorkerResource:
     async def refuse_to_fence_tasks(self, request: Request) -> NoReturn:
         """Refuse to fence the producers of a connector's tasks: in Coterie the start of a task fences its earlier runs.
 
-        :raises BadRequestError: when the headers of the signature are invalid.
-        :raises ProblemRefusal: for every other request whose body can be read.
+        :raises HttpRefusal: always: a BadRequestError when the headers of the signature are invalid, a
+            BodyTooLargeError or UnreadableBodyError when the body cannot be read, otherwise a ProblemRefusal.
         """
         signature = signatures.parse_signature(request.headers, await bodies.read_body(request))
         answer = await self._herder.worker.ask(FenceTasks(connector=connector_in_path(request), signature=signature))

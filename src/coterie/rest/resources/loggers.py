@@ -51,8 +51,8 @@ class LoggersResource:
         return JSONResponse(_logger_state_json(state))
 
     async def set_logger_level(self, request: Request) -> Response:
-        """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers: this
-        waits while this worker starts.
+        """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers. A
+        request with ``?scope=cluster`` to a worker that is still starting is not refused, but waits.
 
         :raises BadRequestError: when the body contains no level.
         :raises NotFoundError: when the level in the body is unknown; the status 404 is Connect's.

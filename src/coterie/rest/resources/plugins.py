@@ -45,7 +45,8 @@ class PluginsResource:
         return JSONResponse(plugin_views.plugins_json(plugins.plugins))
 
     async def describe_plugin(self, request: Request) -> Response:
-        """The config keys of the plug-in in the path. ``?version=`` requires a version of the plug-in (KIP-891)."""
+        """The config keys of the plug-in in the path. With ``?version=``, one version or a range of versions (KIP-891),
+        the request is refused if the plug-in of this worker has another version."""
         question = DescribePlugin(name=request.path_params["plugin"], version_range=query_value(request, "version"))
         keys = await self._herder.ask(question, PluginConfigKeys)
         return JSONResponse(plugin_views.config_keys_json(keys.keys))
@@ -67,5 +68,6 @@ class PluginsResource:
 
 
 def _without_connector_suffix(plugin: str) -> str:
-    """The name ``plugin`` without ``Connector`` at its end, which the path or the config may leave out."""
+    """The name ``plugin`` without the suffix ``Connector``, for a comparison: a path or a config may leave out this
+    suffix."""
     return plugin.removesuffix(_CONNECTOR_SUFFIX) or plugin

@@ -30,7 +30,8 @@ class RestartsResource:
 
     async def restart_connector(self, request: Request) -> Response:
         """Restart the connector, and with ``?includeTasks=true`` its tasks; with ``?onlyFailed=true`` only what has
-        failed. With one of the two, the response is 202 with the statuses; without, 204 (KIP-745)."""
+        failed. If at least one of the two parameters is true, the response is 202 with the statuses of the connector
+        and its tasks; otherwise 204 (KIP-745)."""
         body = await bodies.read_body(request)
         include_tasks, only_failed = (boolean_query_value(request, name) for name in ("includeTasks", "onlyFailed"))
 
