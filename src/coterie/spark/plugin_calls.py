@@ -250,7 +250,8 @@ class PluginCalls:
         raise FencedError
 
     def end_stage(self, call: PluginCall) -> None:
-        """End the innermost stage of ``call``, which runs on the present thread."""
+        """End the innermost stage of ``call``, which runs on the present thread. Does nothing when the call was
+        abandoned."""
         assert call.call_id is not None
         with self._changed:
             now_s = time.monotonic()

@@ -190,7 +190,8 @@ class ResplitFinisher:
     """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
     batch."""
     remove_deduplication_data: RemoveDeduplicationData = remove_no_deduplication_data
-    """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
+    """The function with which :class:`GenerationUpdater` removes the sink's data of an old generation. It is called
+    before the generation is removed."""
     is_source_class_changed: IsSourceClassChanged = return_false_for_source_change
     """Returns whether a former and a newer config of the connector name two classes of sources."""
 
