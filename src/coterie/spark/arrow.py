@@ -84,7 +84,10 @@ def store_and_yield_arrow_partitions(rows: DataFrame) -> Generator[Any, None, No
             block_id = java.org.apache.spark.storage.RDDBlockId(arrow_rdd.id(), number)
             block = block_manager.get(block_id, arrow_rdd.elementClassTag())
             if block.isEmpty():
-                raise UnreachableError(f"The stored rows of Spark partition {number} are lost: its executor has ended")
+                raise UnreachableError(
+                    f"The stored rows of Spark partition {number} are lost, because the executor that stored them has "
+                    "ended. The next attempt computes the rows again"
+                )
             record_batches = block.get().data()
             try:
                 yield record_batches
@@ -152,9 +155,9 @@ def _read_byte_arrays_from_java(session: SparkSession, elements: Any) -> Generat
 def _without_code_generation(session: SparkSession) -> Iterator[None]:
     """Context manager: Spark interprets the projections and conditions that it evaluates for actions of the block.
 
-    Otherwise it generates and formats the Java code of each projection again for each Spark partition, before it finds
-    the compiled class in its cache: for the rows of a small batch that takes longer than to evaluate them. Not for
-    other actions of the batch, for instance a MERGE of Delta, which may read a large table.
+    Outside the block Spark compiles them. The compiled classes are in a cache whose key is the Java code, so Spark
+    generates the code of each projection again for each Spark partition. For a small batch that takes longer than the
+    evaluation of the rows. Not for a MERGE of Delta, which may read a large table.
     """
     former_mode = session.conf.get(CODE_GENERATION_KEY)
     assert former_mode is not None, "Spark has a default"

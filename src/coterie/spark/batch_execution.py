@@ -5,9 +5,9 @@ from pyspark.sql import DataFrame
 
 def coalesce_to_default_parallelism(rows: DataFrame, *, source_partition_count: int) -> DataFrame:
     """Return ``rows``, the rows of a small batch, with at most ``spark.default.parallelism`` Spark partitions (by
-    default one for each core). If the task has at most as many source partitions, return ``rows`` unchanged: the plan
-    that merges Spark partitions would cost more than it saves. ``source_partition_count``: the number of source
-    partitions of the task.
+    default one for each core). ``source_partition_count`` is the number of source partitions of the task. If this
+    number is not higher than ``spark.default.parallelism``, return ``rows`` unchanged: the plan that merges Spark
+    partitions would cost more than it saves.
 
     Each Spark partition is a Spark task, which is serialized, scheduled and reported. For a few rows that costs more
     CPU time than to read them. In exchange fewer partitions are read at the same time.

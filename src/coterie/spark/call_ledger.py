@@ -108,8 +108,9 @@ class ExpiredCall:
 
 
 def time_counted_as_running_s(queue: CallQueueSpec, *, hanging_count: int) -> float:
-    """How long after its start a call counts as one of the running calls of ``queue``, in seconds, when
-    ``hanging_count`` calls of the queue have not returned in that time."""
+    """How long after its start a call counts as one of the running calls of ``queue``, in seconds. ``hanging_count``:
+    the number of calls of the queue that have run for longer than they count as running. The more calls hang, the
+    shorter is the time, so that hanging calls delay the next calls less."""
     return max(
         COUNTED_AS_RUNNING_MAX_S / 2.0 ** min(hanging_count // queue.concurrent_calls_max, 64), COUNTED_AS_RUNNING_MIN_S
     )
@@ -125,7 +126,7 @@ class CallLedger:
 
     @property
     def lost_thread_count(self) -> int:
-        """Number of threads that hang in a plug-in: of the calls that have timed out and have not returned."""
+        """Number of threads that hang in a plug-in: the threads of calls that have timed out and have not returned."""
         return sum(isinstance(state, TimedOutCall) for state in self._states.values())
 
     def add(self, queue: CallQueueSpec, *, ends_at_s: float | None = None) -> CallId:
@@ -211,8 +212,9 @@ class CallLedger:
         return expired
 
     def remove_and_check_in_time(self, call_id: CallId) -> bool:
-        """Remove a call that has returned or will never run. Returns whether its result counts: False if it has
-        exceeded its time limit (:class:`TimedOutCall`)."""
+        """Remove a call that has returned or will never run. Returns False if the call has exceeded its time limit
+        (:class:`TimedOutCall`): its result must then not be used. Returns True for every other call, also for one that
+        still waits."""
         return not isinstance(self._states.pop(call_id), TimedOutCall)
 
     def remove_waiting_calls(self) -> list[CallId]:

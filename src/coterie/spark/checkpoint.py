@@ -354,8 +354,9 @@ def _take_over_by_rename(folder: Path, own_entry: Path) -> None:
 
     A lock, which the kernel releases when its process ends, lets one start at a time do this. A file ``.close-<name>``
     is created before the rename: when a process ends between the two steps, the next start creates the plain file at
-    the old path. Between ``unlink`` and ``rename`` the name ``own_entry`` is free, so that two concurrent starts can
-    get the same number; their ids still differ.
+    the old path. The plain file ``own_entry`` is removed just before the rename. At that moment no file has the number
+    of this start, so that a concurrent start can get the same number; the random ids in the names of the two entries
+    still differ.
     """
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -120,7 +120,7 @@ class Converter:
     format: Format
     """The format of the bytes."""
     columns_ddl: str = ""
-    """For JSON: the column definitions, as in CREATE TABLE."""
+    """For JSON: the column definitions, as in CREATE TABLE; empty for the other formats."""
     has_schema_envelope: bool = False
     """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""
 
@@ -184,10 +184,11 @@ class Converter:
     def _convert_json(self, records: DataFrame) -> DataFrame:
         """:meth:`convert` for JSON.
 
-        A record's text is parsed as the only item of an array, in an object that has another field after the array.
-        Parsed alone, a text is accepted up to the end of its first JSON value: Spark would drop text after that value,
-        and an empty text would become a null. A text whose only closing brace is its last character has nothing after
-        its object. Such a text is parsed alone, which is faster by a quarter.
+        Spark parses a text only up to the end of its first JSON value. It would drop the rest of the text, and an empty
+        text would become a null. So the record's text is wrapped: it is parsed as the only item of an array, in an
+        object that has another field after the array. One kind of text needs no wrapping: if the first closing brace is
+        the last character, nothing can follow the object. Such a text is parsed unwrapped, which is faster by a
+        quarter.
         """
         text = F.col(self.record_side).cast("string")
         item_type = self.data_type()

@@ -18,14 +18,16 @@ from coterie.herder.seams import (
 from coterie.nouns.jobs import ConnectorTaskId
 
 UNREAD_REPORTS_MAX = 3
-"""Maximum number of unread progress and retry events of one task in a row, so that the last of each kind is among them.
-An older one has no effect, because a newer one of its kind follows."""
+"""Maximum number of unread progress and retry events of one task, both kinds together, without another event of the
+task between them. The last event of each kind is among them. An older one has no effect, because a newer one of its
+kind follows."""
 
 
 class EventQueue:
     """A queue of events in order, with bounded growth when the reader is slow. Repeated progress events, and repeated
-    retry events, of one task are merged, and at most :data:`UNREAD_REPORTS_MAX` of both kinds are kept. Every other
-    event of a task or connector is kept: the next such event follows only a start or split, which the reader orders."""
+    retry events, of one task are merged: for each task at most :data:`UNREAD_REPORTS_MAX` of them in a row are kept,
+    both kinds together. Every other event of a task or connector is kept: the next such event follows only a start or
+    split, which the reader orders."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,9 +41,12 @@ class EventQueue:
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: TaskEvent) -> None:
-        """Append an event. Safe on any thread. If ``event`` is a :class:`TaskProgressed` or :class:`TaskRetrying`, an
-        unread event of the same task is removed: the last one if it is of the same class, else the oldest of
-        :data:`UNREAD_REPORTS_MAX` such events in a row. A :class:`PluginThreadsLost` replaces an unread one.
+        """Append an event. Safe on any thread. A :class:`PluginThreadsLost` replaces an unread one.
+
+        A :class:`TaskProgressed` or :class:`TaskRetrying` (a report) can replace one unread report of the same task. If
+        the task's last unread event is of the same class, that event is replaced. Otherwise, if the task's last
+        :data:`UNREAD_REPORTS_MAX` unread events are all reports, the oldest of these is replaced. The rows and topics
+        of a replaced :class:`TaskProgressed` are added to the task's next one.
 
         In the trace of a :class:`TaskDied` or :class:`TaskRetrying`, the values of references to secrets are hidden,
         because the trace becomes a part of the task's status.

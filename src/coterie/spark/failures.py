@@ -63,9 +63,9 @@ def exception_without_secrets(error: Exception) -> Exception:
 
 
 def _quotes_secret(error: BaseException) -> bool:
-    """Whether a message or note of ``error``, or of an exception that its traceback shows, too, quotes the value of a
-    reference to a secret. The traceback's files, lines and classes do not count: a short value may be a part of
-    them."""
+    """Whether a message or note quotes the value of a reference to a secret: a message or note of ``error``, or of one
+    of the other exceptions (causes, context) that Python prints with it. Files, lines and classes in the traceback do
+    not count: a short value may be a part of them."""
     shown = traceback.TracebackException.from_exception(error, limit=0, compact=True)
     return any(hide_secrets(text) != text for text in _messages(shown))
 

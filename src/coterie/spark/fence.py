@@ -8,8 +8,8 @@ from coterie.nouns.errors import CoterieError
 
 
 class FencedError(CoterieError):
-    """Nothing more may be committed. The run of the task, or the split, was stopped on this worker; its call was
-    abandoned after a time limit; or another start of the task has taken over in the sink."""
+    """The run of a task, or a split, may commit nothing more. It was stopped on this worker; or the call of a plug-in
+    that performs it was abandoned after a time limit; or another start of the task has taken over in the sink."""
 
 
 class Fence:

@@ -248,6 +248,7 @@ def _settings_for_former_dead_letter_topic(
 
 
 def _dead_letter_destination(config: Mapping[str, str]) -> DeadLetterDestination:
-    """Where a connector with this config writes bad records; :class:`NoDeadLetters` also when it tolerates none."""
+    """Where a connector with this config writes bad records; :class:`NoDeadLetters` also with
+    ``errors.tolerance=none``."""
     tolerance = read_bad_record_settings(config)
     return NoDeadLetters() if tolerance is None else tolerance.dead_letter_destination

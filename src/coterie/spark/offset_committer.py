@@ -136,10 +136,11 @@ class OffsetCommitter:
     def _read_arrived_offsets_by_task(
         self, queries: Mapping[ConnectorTaskId, TaskQuery], closing: threading.Event
     ) -> Mapping[ConnectorTaskId, GroupOffsets]:
-        """Ask the sources of ``queries`` for the offsets that they have read, and return those that have arrived, by
-        task: also those of an earlier call, whose source needed longer than :data:`READ_TIMEOUT_S`. A source that still
-        has to return is not asked again. Tasks whose source has no offsets in Kafka, or whose checkpoint cannot be
-        read, are missing. Another failure of a source is logged, once until the source succeeds.
+        """Ask the sources of ``queries`` for the offsets that they have read, wait :data:`READ_TIMEOUT_S` at most, and
+        return the offsets that have arrived, by task: also those that an earlier call of this method has asked for and
+        that have arrived since. While a source has not returned its offsets, it is not asked again. Tasks whose source
+        has no offsets in Kafka, or whose checkpoint cannot be read, are missing. Another failure of a source is logged,
+        once until the source succeeds.
 
         :raises Py4JError: when the JVM has ended.
         """

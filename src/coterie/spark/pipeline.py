@@ -116,8 +116,8 @@ def task_configs(
     connector: str, config: Mapping[str, str], manifest: Manifest, resolved_config: Mapping[str, str]
 ) -> list[Mapping[str, str]]:
     """The configs of the tasks of the checkpoint generation ``manifest``, by task number. ``config`` is the connector's
-    config, and ``resolved_config`` the same with resolved references. The task configs contain the references, not
-    their values; and the generation's inferred values of the source keys that ``config`` does not set.
+    config, and ``resolved_config`` the same with resolved references. The task configs contain the unresolved
+    references. For source keys that ``config`` does not set they also contain the generation's inferred values.
 
     :raises ConfigError: when the connector's source is missing or unknown.
     """
@@ -151,7 +151,7 @@ def split_to_store(split: Split, source: ConfiguredSource, config: Mapping[str, 
 
 def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> Split:
     """The division of the source partitions ``source_partitions`` between the tasks of a connector. Logs a warning if
-    these are more than ``tasks.max`` tasks and ``tasks.max.enforce`` is false (KIP-1004).
+    the source returns more than ``tasks.max`` tasks and ``tasks.max.enforce`` is false (KIP-1004).
 
     :raises ConfigError: when ``tasks.max`` or ``tasks.max.enforce`` is not valid.
     :raises TooManyTasksError: when the source returns more than ``tasks.max`` tasks and ``tasks.max.enforce`` is true.

@@ -124,7 +124,7 @@ class PluginCalls:
         on_abandon: OnAbandon | None = None,
     ) -> T:
         """Run ``function`` on a thread (:meth:`submit`), and return its result or raise its exception. If the caller is
-        cancelled while the call waits, ``function`` is not run.
+        cancelled before ``queue`` lets the call start, ``function`` is not run.
 
         :raises AbandonedCallError: when the call was abandoned.
         :raises WorldError: when the calls were closed before ``function`` was run, or for the first call no thread can
@@ -148,8 +148,8 @@ class PluginCalls:
 
         :param subject: the object of the call in messages, such as ``connector flights``.
         :param stage: the stage of the whole call (:func:`plugin_stage`); None when ``function`` begins stages itself.
-        :param timeout_s: the time limit of the whole call from now on, in place of that of ``stage``; None: only the
-            stages have time limits.
+        :param timeout_s: the time limit of the whole call, in seconds from now; ``stage`` and the stages within it then
+            have no time limits. None: the whole call has no time limit, and each stage has one.
         :param on_abandon: called with the error on another thread when the call is abandoned, also because the
             system starts no further thread, and before the call's caller gets the exception. It must not wait, and
             raise no exception.
@@ -250,7 +250,8 @@ class PluginCalls:
         raise FencedError
 
     def end_stage(self, call: PluginCall) -> None:
-        """End the innermost stage of ``call``, which runs on the present thread."""
+        """End the innermost stage of ``call``, which runs on the present thread. Does nothing when the call was
+        abandoned."""
         assert call.call_id is not None
         with self._changed:
             now_s = time.monotonic()
@@ -346,7 +347,7 @@ class PluginCalls:
         _fail_abandoned_call(call, PluginTimeoutError(message))
 
     def _report_lost_count_if_changed(self) -> None:
-        """Call ``on_lost_count`` if :attr:`lost_thread_count` has changed since the last call."""
+        """Call ``on_lost_count`` if :attr:`lost_thread_count` has changed since ``on_lost_count`` was last called."""
         with self._report_lock:
             if (lost_thread_count := self.lost_thread_count) != self._reported_lost_count:
                 self._reported_lost_count = lost_thread_count
@@ -389,7 +390,7 @@ def plugin_stage(name: str) -> Iterator[None]:
 @contextmanager
 def clean_up_stage(name: str) -> Iterator[None]:
     """As :func:`plugin_stage`, for a block that releases what the call has opened: the block also runs when the call
-    was abandoned before."""
+    was abandoned before, then without a time limit."""
     with ExitStack() as stack:
         with suppress(FencedError):
             stack.enter_context(plugin_stage(name))

@@ -141,6 +141,9 @@ def source_class(config: Mapping[str, str], class_key: str = "connector.class") 
     """The class of the source of a connector or of a task: the class that ``class_key`` names; if ``class_key`` names a
     sink, the class that ``source.class`` names, by default :data:`DEFAULT_SOURCE`.
 
+    ``class_key``: the key of ``config`` with the connector's class: ``connector.class``, or ``task.class`` in a task's
+    config.
+
     :raises ConfigError: when the value of ``class_key`` is missing or names neither a source nor a sink, or
         ``source.class`` is needed and names no source; the error names the key.
     """
@@ -155,7 +158,8 @@ def configured_source(
 ) -> ConfiguredSource:
     """The source of a connector or of a task, whose class is :func:`source_class`.
 
-    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
+    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`. ``class_key``: see
+    :func:`source_class`.
 
     :raises ConfigError: as :func:`source_class`.
     """
@@ -185,7 +189,8 @@ def configured_sink(
     """The sink of a connector or of a task: the class that ``class_key`` names; if ``class_key`` names a source, the
     class that ``sink.class`` or else ``sink.format`` names, or :data:`DEFAULT_SINK` if no key starts with ``sink.``.
 
-    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
+    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`. ``class_key``: see
+    :func:`source_class`.
 
     :raises ConfigError: when a class or format is missing or unknown; the error names the key.
     """

@@ -73,7 +73,7 @@ def _write_new_file(path: Path, text: str) -> None:
     """Write ``text`` to the new file ``path``, by a rename, so that the file is always complete. Creates the folder if
     it is missing.
 
-    :raises FileExistsError: when the file exists: the checkpoint must then not be initialized.
+    :raises FileExistsError: when the file exists: the checkpoint then has batches, and must not be initialized.
     """
     path.parent.mkdir(exist_ok=True, parents=True)
     if path.exists():

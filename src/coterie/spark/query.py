@@ -231,7 +231,7 @@ class TaskQuery:
 
     def mark_failed_on_batch_timeout(self) -> str | None:
         """A message if the running batch has taken longer than ``task.batch.timeout.ms``, else None. The message is
-        also assigned to :attr:`permanent_failure`."""
+        also assigned to :attr:`permanent_failure`. The query continues to run: the caller must stop it."""
         batch_and_start_s, limit_ms = self._running_batch_and_start_s, self._pipeline.timeouts.batch_timeout_ms
         if batch_and_start_s is None or limit_ms is None or time.monotonic() - batch_and_start_s[1] <= limit_ms / 1000:
             return None
@@ -288,7 +288,8 @@ class TaskQuery:
         return hide_secrets(f"{cause}\n\n{spark_failure}")
 
     def detect_unreachable_server(self) -> None:
-        """Set :attr:`is_server_unreachable` if the query has ended between batches because a server does not respond.
+        """Set :attr:`is_server_unreachable` if the query has ended between batches because a server does not respond,
+        according to the query's exception. No request is sent.
 
         Spark fails a query itself, without a failed batch, when its source cannot find the next batch."""
         if self.permanent_failure is None and self._last_failure is None and self._query is not None:
@@ -517,8 +518,8 @@ def sink_rejection_text(error: FencedError) -> str:
 
 def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_grace_over: Callable[[], bool]) -> None:
     """Prevent further batches, and wait until the running batch has ended or ``is_grace_over()`` is True. Spark may
-    plan one more batch and not run it. If ``is_grace_over()`` becomes True while Spark plans a batch, nothing is
-    prevented.
+    plan one more batch and not run it. If ``is_grace_over()`` becomes True while Spark plans a batch, return at once:
+    the query then continues with this batch and further ones until the caller stops it.
 
     Uses Spark's internals: Spark's loop over batches continues while its state is not TERMINATED.
     """

@@ -63,9 +63,9 @@ def exact_column(name: str) -> Column:
     return F.col(quote_name(name))
 
 
-def has_metadata_column(rows: DataFrame, metadata_column: MetadataColumn) -> bool:
-    """Whether ``rows`` have the metadata column ``metadata_column``."""
-    return metadata_column.value in rows.columns
+def has_metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> bool:
+    """Whether ``rows`` have the metadata column ``column_kind``."""
+    return column_kind.value in rows.columns
 
 
 def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:

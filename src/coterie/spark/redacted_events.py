@@ -31,8 +31,9 @@ class EventRedactor:
     """Hides the values of references to secrets in the events that Spark's UI and event log show."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Begin to hide the values that are known now, and each later value before
-        :func:`coterie.config.secrets.register_secret_to_hide` returns. To be called before ``spark`` runs a query.
+        """Begin to hide the values that are known now. Values that are registered later are hidden too: each is sent to
+        the JVM during its :func:`coterie.config.secrets.register_secret_to_hide`. To be called before ``spark`` runs a
+        query.
 
         :raises Py4JError: when this version of Spark has other internals.
         :raises SecretNotHiddenError: when the JVM does not take the values.

@@ -61,8 +61,8 @@ class BatchTooLargeError(CoterieError):
 
 
 class Source(Protocol):
-    """Reads the input of one task (:class:`TaskInput`), which is fixed for the lifetime of the task's checkpoint. Keys
-    have names without the prefix ``source.``."""
+    """Reads the input of one task (:class:`TaskInput`). The input is fixed for the lifetime of the task's checkpoint.
+    Keys have names without the prefix ``source.``."""
 
     free_key_prefixes: ClassVar[tuple[str, ...]]
     """Prefixes of keys whose rest the user chooses, such as ``option.`` and ``consumer.override.``. The empty prefix
@@ -268,8 +268,7 @@ class Batch:
     bad_row_separator: BadRowSeparator | None = None
     """Separates the batch's good and bad rows, for a sink that writes both in one transaction
     (:attr:`Sink.atomic_dead_letter_destinations`); else None. Such a sink takes its rows from this separator and not
-    from
-    :attr:`rows`, which are the good rows of another evaluation."""
+    from :attr:`rows`, which are the good rows of another evaluation."""
 
     @property
     def has_bounded_partitions(self) -> bool:

@@ -24,7 +24,8 @@ class PythonSettings:
     """The users' Python code that a worker allows, and the Python that runs it."""
 
     allowed_modules: tuple[str, ...] = ()
-    """Modules, and packages with all their modules, from which connectors may run functions."""
+    """Modules, and packages with all their modules, from which connectors may run functions; empty: connectors may run
+    no functions."""
     executable: str | None = None
     """The Python executable that runs functions over rows; None means the worker's own."""
 

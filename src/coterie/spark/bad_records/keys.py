@@ -223,7 +223,8 @@ class DeadLetterFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterTable:
-    """The destination of bad records: a table of the sink's own database."""
+    """The destination of bad records: a table of the sink's own database, written in the transaction of the good
+    rows."""
 
     schema: str | None
     """None: the schema of the table to which the sink writes good rows."""

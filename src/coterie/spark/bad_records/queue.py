@@ -46,7 +46,7 @@ LEDGER_TOPIC_KEY = "ledger.topic"
 
 
 class DeadLetterQueue:
-    """Writes the bad rows of a task by ``sink``.
+    """Writes the bad rows of a task to their destination. The parameter ``sink`` is the sink that writes them.
 
     ``destination_key`` is the config key of the destination: each WorldError and OSError of ``sink`` is raised again
     with this key in its message. ``to_destination_columns`` converts bad rows of a task to the columns that ``sink``
@@ -178,7 +178,8 @@ def dead_letter_destination_identity(destination: DeadLetterDestination, config:
 
 def dead_letter_producer_settings(config: Mapping[str, str]) -> dict[str, str]:
     """The settings in a connector's config, besides ``errors.*``, with which the queue writes to a topic:
-    ``ledger.topic`` (the default if it is not set) and ``producer.override.*``, by key without prefix.
+    ``ledger.topic`` (the default if it is not set) and all ``producer.override.*``. The keys of the result have these
+    names, without the prefix ``sink.``.
 
     :raises ConfigError: when the value of ``ledger.topic`` is not valid; the error names the key.
     """
@@ -220,8 +221,8 @@ def remove_deduplication_data(config: Mapping[str, str], lineages: Sequence[Task
     """If ``config`` names a folder of bad records, remove from its work folder the data by which second copies of the
     batches of ``lineages`` are rejected (the commit markers). See :meth:`Sink.remove_deduplication_data`.
 
-    If the connector's sink is a file sink, there are none to remove here: the markers in the work folder of the sink
-    apply to the bad records too.
+    If the connector's sink is a file sink, nothing is removed: the folder of bad records then has no markers, because
+    the markers in the work folder of the sink apply to the bad records too.
 
     :raises ConfigError, WorldError, OSError: see :meth:`Sink.remove_deduplication_data`.
     """

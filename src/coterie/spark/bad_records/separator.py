@@ -156,8 +156,8 @@ class BadRowSeparator:
 
     def set_summary_from_metrics(self, written_rows: DataFrame) -> None:
         """Set :attr:`bad_row_summary` from the metrics of ``written_rows``, a DataFrame that was derived from the
-        result of :meth:`with_bad_row_metrics`. Changes nothing when ``written_rows`` has not run, or there is no bad
-        row."""
+        result of :meth:`with_bad_row_metrics`. When ``written_rows`` has not run, or has no bad row, the attribute
+        keeps its former value: count 0, unless an earlier evaluation has found bad rows."""
         frame: Any = written_rows
         metrics = frame._jdf.queryExecution().observedMetrics().get(_METRICS_NAME)
         if metrics.isDefined() and (count := metrics.get().getLong(0)):

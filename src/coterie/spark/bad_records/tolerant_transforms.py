@@ -266,7 +266,7 @@ class _TolerantPlan:
         )
 
     def _column_to_expression(self, column: Column) -> Any:
-        """The expression of ``column``, which depends on no other column."""
+        """``column`` as an expression. ``column`` must consist of constants: it must not refer to columns of rows."""
         plan = _analyzed_plan(self._spark.range(1).select(column.alias("one")))
         return plan.projectList().head().child()
 

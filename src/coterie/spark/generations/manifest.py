@@ -61,9 +61,9 @@ class GenerationPlan:
     """The change of positions for which the generation is created; None when it is created for another reason."""
 
     def to_manifest(self, reached_positions: Positions) -> "Manifest":
-        """The manifest of the planned generation. ``reached_positions`` are those of all tasks of the generation
-        before; they replace the initial positions of the same source partitions, and are replaced by those of
-        :attr:`position_change`."""
+        """The manifest of the planned generation. ``reached_positions``: the positions that all tasks of the generation
+        before have reached. They take precedence over the initial positions of the same source partitions;
+        :attr:`position_change` takes precedence over both."""
         all_positions = {**self.initial_positions, **reached_positions}
         reset_partitions: tuple[str, ...] = ()
         if self.position_change is not None:
@@ -95,8 +95,8 @@ class GenerationPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The manifest of a checkpoint generation, which never changes. The task configs in the config topic are derived
-    from the manifest."""
+    """The manifest of a checkpoint generation. A manifest never changes. The task configs in the config topic are
+    derived from it."""
 
     generation: GenerationId
     """The generation that the manifest describes."""

@@ -66,7 +66,10 @@ def _read_positions_once(
         positions_by_task: dict[int, Positions] = {}
         for task, partitions in enumerate(manifest.split.partitions_by_task):
             if (checkpoint := find_checkpoint_of_task(generation_path, task)) is None:
-                raise FileNotFoundError(f"{generation_path} contains no checkpoint of task {task}")
+                raise FileNotFoundError(
+                    f"{generation_path} contains no checkpoint of task {task}: another worker is moving it, or files "
+                    "were removed there"
+                )
             positions_by_task[task] = position_store.read(checkpoint, partitions)
         positions = merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split)
     if plan is None or plan.position_change is None or not is_of_source_class(plan.config):

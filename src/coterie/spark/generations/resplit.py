@@ -125,7 +125,7 @@ def write_legacy_layout_manifest(connector_path: Path, manifest: Manifest) -> No
 
 def close_generation_before(connector_path: Path, plan: GenerationPlan) -> GenerationPlan:
     """Close the generation before the one that ``plan`` describes, in the connector's folder ``connector_path``.
-    Returns the stored plan: ``plan``, or the plan of another worker that has closed the generation before.
+    Returns the stored plan: ``plan``, or the plan of another worker, if that worker has closed the generation first.
 
     :raises OSError: when the generation to close does not exist, or was removed.
     """
@@ -174,8 +174,9 @@ def resplit_liveness_mtime_ns(generation_path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResplitFinisher:
-    """Finishes re-splits of one connector after their generation was closed: performs the steps c. to e. (module
-    docstring), on one worker. In its methods, ``closed_generation_number`` is the number of the closed generation."""
+    """Finishes re-splits of one connector, on one worker, after their generation was closed: takes over the
+    checkpoints, runs the batches in flight and publishes the next generation (steps c. to e. of the module docstring).
+    In its methods, ``closed_generation_number`` is the number of the closed generation."""
 
     connector_path: Path
     """The connector's folder."""
@@ -189,7 +190,8 @@ class ResplitFinisher:
     """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
     batch."""
     remove_deduplication_data: RemoveDeduplicationData = remove_no_deduplication_data
-    """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
+    """The function with which :class:`GenerationUpdater` removes the sink's data of an old generation. It is called
+    before the generation is removed."""
     is_source_class_changed: IsSourceClassChanged = return_false_for_source_change
     """Returns whether a former and a newer config of the connector name two classes of sources."""
 
@@ -254,7 +256,8 @@ class ResplitFinisher:
         ``held_checkpoints`` are those of the closed generation ``closed_generation_number``, in the order of the tasks'
         numbers.
 
-        Raises what :attr:`run_batch_in_flight` raises.
+        Exceptions of :attr:`run_batch_in_flight`, such as a WorldError when a batch fails, are raised unchanged; the
+        remaining batches are then not run.
         """
         manifest = read_manifest(generation_folder(self.connector_path, closed_generation_number))
         for task, checkpoint in enumerate(held_checkpoints):

@@ -89,9 +89,9 @@ class GenerationRequest:
     :meth:`GenerationUpdater._may_keep_unmatched_generation`."""
 
     def inferred_values(self, previous: Manifest | None) -> Mapping[str, str]:
-        """Values for all of ``keys_to_infer``. They are those of ``previous``, the manifest of the generation before
-        (None for generation 1), if this request has a source partition in common with it; values that are missing there
-        are inferred now."""
+        """Values for all of ``keys_to_infer``. If this request has a source partition in common with ``previous``, the
+        manifest of the generation before (None for generation 1), the values of ``previous`` are kept, and only missing
+        values are inferred now. Otherwise all values are inferred now."""
         kept_values: Mapping[str, str] = {}
         if previous is not None and previous.split.common_partitions(self.split.source_partitions):
             kept_values = {key: value for key, value in previous.inferred_values.items() if key in self.keys_to_infer}
@@ -163,8 +163,8 @@ class GenerationUpdater:
 
     def change_positions(self, request: PositionChangeRequest) -> None:
         """Create a generation with the split of the newest one and the changed positions, as a re-split creates a
-        generation: the tasks that still run are stopped, and the batches in flight are run first. A re-split or change
-        that another worker has begun is finished before.
+        generation: the tasks that still run are stopped, and the batches in flight are run first. If another worker
+        has begun a re-split or change, that one is finished first.
 
         A connector without a generation of its class of source gets one without tasks: its next split takes the
         positions from there.
@@ -180,8 +180,9 @@ class GenerationUpdater:
         remove_old_generations(self._connector_path, self._resplit_finisher.remove_deduplication_data)
 
     def _try_change_positions(self, request: PositionChangeRequest, number: int | None) -> bool:
-        """Close the generation ``number``, the newest, and create the next one. Returns whether the next one has the
-        changed positions: not if another worker has closed the generation before.
+        """Close the generation ``number``, the newest, and create the next one; create generation 1 if ``number`` is
+        None, because there is no generation. Returns True if the created generation has the changed positions; False if
+        another worker has closed ``number``, or created generation 1, first: the caller then tries again.
 
         :raises FencedError, WorldError, OSError: as :meth:`change_positions`.
         """
@@ -340,9 +341,10 @@ class GenerationUpdater:
         )
 
     def _may_keep_unmatched_generation(self, manifest: Manifest, request: GenerationRequest) -> bool:
-        """Whether a generation that does not match ``request`` is kept because a task is failing. All source partitions
-        of the generation must still exist, none of them may be reset, all inferred values must be known, and the sink
-        must be the same. Logs a warning when the generation is kept."""
+        """Whether a generation that does not match ``request`` is kept because a task of the connector is failing
+        (:attr:`GenerationRequest.keeps_source_parts`). All source partitions of the generation must still exist, none
+        of them may be reset, all inferred values must be known, and the sink must be the same. Logs a warning when the
+        generation is kept."""
         if not (
             request.keeps_source_parts
             and not manifest.reset_partitions
@@ -370,7 +372,8 @@ class GenerationUpdater:
         elif not (self._connector_path / MANIFEST_FILE).exists():
             raise WorldError(
                 f"The folder {self._connector_path} contains checkpoints, but the config topic contains no configs of "
-                "their tasks: move the folder to another path to read everything again"
+                "their tasks: move the folder to another path; the connector then reads all input again and writes it "
+                "to the sink again"
             )
 
     def _make_plan(self, number: int, request: GenerationRequest, previous: Manifest | None) -> GenerationPlan:

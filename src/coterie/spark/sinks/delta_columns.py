@@ -187,7 +187,10 @@ def check_rows_fit(table_name: str, layout: DeltaTableLayout, rows: StructType, 
         if name not in rows.names:
             raise WorldError(f"The rows have no column {name}, which is in pk.fields; {_columns_text(rows)}")
     if layout.is_append_only and key_columns:
-        raise WorldError(f"{table_name} has delta.appendOnly=true; set insert.mode=insert, or unset the property")
+        raise WorldError(
+            f"{table_name} has delta.appendOnly=true, so no row can be upserted; set insert.mode=insert, or unset the "
+            "property"
+        )
     if layout.columns is None:
         return
     types = {field.name: field.dataType for field in layout.columns.fields}

@@ -206,7 +206,8 @@ class SharedDeltaTable:
         """
         if not self._lock.acquire(timeout=COMMIT_TIMEOUT_S):
             raise UnreachableError(
-                f"Delta table {self.path}: other tasks of this worker have been writing to it for {COMMIT_TIMEOUT_S} s"
+                f"Delta table {self.path}: other tasks of this worker have been writing to it for "
+                f"{COMMIT_TIMEOUT_S} s. The next attempt waits for them again"
             )
         try:
             yield

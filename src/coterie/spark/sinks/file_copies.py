@@ -495,7 +495,7 @@ def _iter_files(folder: Path) -> Iterator[Path]:
     """The files in ``folder`` and its subfolders; none if ``folder`` does not exist, for example because another owner
     has moved all files.
 
-    :raises OSError: when a folder cannot be listed. Without this error the caller would assume that its files were
+    :raises OSError: when a folder cannot be listed. If the error were ignored, the files of that folder would count as
         moved.
     """
 

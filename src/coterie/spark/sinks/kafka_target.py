@@ -285,8 +285,12 @@ class KafkaTarget:
         }
 
     def _visible_record_columns(self, rows: DataFrame, used_metadata: tuple[MetadataColumn, ...]) -> dict[str, Column]:
-        """The fields of a record that have a visible column of the same name, except the value; these columns are not
-        in the value. ``used_metadata``: the metadata columns that are used."""
+        """The fields of a record, except ``value``, that come from a visible column of the same name, by field name.
+        The record's value does not contain these visible columns. ``used_metadata``: the result of
+        :meth:`metadata_columns_used`.
+
+        :raises WorldError: when the column ``topic`` is needed and missing, or a column has a wrong type.
+        """
         names = visible_column_names(rows)
         record_fields: dict[str, Column] = {}
         if self.topic is None:

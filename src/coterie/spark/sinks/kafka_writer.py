@@ -373,9 +373,10 @@ class KafkaWriter:
             self._close_and_release_producer(pooled_producer)
 
     def _close_and_release_producer(self, pooled_producer: Any) -> None:
-        """Close the producer of ``pooled_producer``, one of Spark's pool, and return it to the pool, which removes its
-        entry some minutes later. Kafka's client first ends a commit that has begun, or aborts the open transaction,
-        which would hide later records from readers; after :data:`CLOSE_TIMEOUT_MS` it gives up. Raises nothing."""
+        """Close the producer of ``pooled_producer``, an entry of Spark's pool, and return the entry to the pool, which
+        removes it some minutes later. Kafka's client first ends a commit that has begun, or aborts the open
+        transaction: an open transaction would hide later records from readers. After :data:`CLOSE_TIMEOUT_MS` the
+        client gives up. Raises nothing."""
         try:
             pooled_producer.producer().close(self._java.java.time.Duration.ofMillis(CLOSE_TIMEOUT_MS))
             self._producer_pool.release(pooled_producer)

@@ -111,8 +111,8 @@ class PostgresSink:
         return self._writer.stage(batch.batch_id, batch.rows.schema, lambda: _separated_rows(batch))
 
     def close(self) -> None:
-        """End the idle session with the server; a call of another thread that waits for the server then fails. Raises
-        nothing."""
+        """End the session with the server. If another thread uses the session and waits for the server, its call fails.
+        Raises nothing. See :meth:`PostgresWriter.close`."""
         if self._writer is not None:
             self._writer.close()
 

@@ -21,9 +21,9 @@ _TOMBSTONE_ERROR = (
 def select_columns_to_write(rows: DataFrame, target: PostgresTarget, config: PrefixedConfig) -> DataFrame:
     """``rows`` with the columns that the sink writes to the table, those of the record's key first.
 
-    With pk.mode=record_key, a column of the value with the name of a key column is left out, as Connect's sink does;
-    and if also delete.enabled=false, a tombstone fails the batch, since its columns would be nulls. With
-    delete.enabled=true the column :data:`DELETED_COLUMN` is added.
+    With pk.mode=record_key, a column of the value with the name of a key column is left out, as Connect's sink does.
+    With delete.enabled=true the column :data:`DELETED_COLUMN` is added. With pk.mode=record_key and
+    delete.enabled=false, a tombstone fails the batch, since the columns of its value would be nulls.
 
     :raises ConfigError: when pk.mode=record_key, and the rows have no key, the key has no field of a name in pk.fields,
         or the key is not a struct and pk.fields names several columns.

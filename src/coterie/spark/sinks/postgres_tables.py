@@ -171,7 +171,7 @@ def to_copy_csv(arrow_batch: pa.RecordBatch, first_position: int | None = None) 
         pyarrow.csv.write_csv(table, output, pyarrow.csv.WriteOptions(include_header=False))
     except pa.ArrowInvalid as error:
         raise WorldError(
-            f"The rows cannot be written as text for COPY, for example because a text is not UTF-8: {error}"
+            f"The rows cannot be written as text for COPY: {error}. If a text is not UTF-8, convert it by a transform"
         ) from error
     return output.getvalue()
 
