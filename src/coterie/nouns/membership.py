@@ -346,8 +346,8 @@ class Assigned:
     config_offset: ConfigOffset
     """How far the config log has to be read before the assigned jobs may start."""
     protocol_details: object
-    """What the protocol adds: in a classic group a `RoundResult` with the protocol, the leader's error and the
-    delay; in a connect group :class:`ConnectAssignmentDetails`."""
+    """What the protocol adds: in a classic group a `RoundResult` with the protocol, the leader's error and
+    the delay; in a connect group :class:`ConnectAssignmentDetails`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
