@@ -2,7 +2,8 @@
 
 `member` derives the events from the protocol's messages, and `herder` handles them; neither imports the other. A
 ``token``, or a value in ``protocol_details``, is read only by modules of one group protocol: for a classic group it is
-a `RoundToken` or a `RoundResult` of `wire.connect`, for a connect group the values that each message names.
+a `RoundToken` or a `RoundResult` of `wire.connect`, for a connect group the values that each message
+names.
 """
 
 from collections.abc import Mapping

@@ -141,7 +141,7 @@ class RoundResult:
 
     @classmethod
     def checked_token(cls, token: object) -> Self:
-        """``token``, the ``protocol_details`` of ``Assigned``, as a `RoundResult`; an assertion fails if it
-        has another type."""
+        """``token``, the ``protocol_details`` of ``Assigned``, as a `RoundResult`; an assertion fails if
+        it has another type."""
         assert isinstance(token, cls)
         return token
