@@ -395,15 +395,14 @@ class Splitter:
     def _fenced_operation(
         self, fence: Fence, connector: ConnectorName, *, is_retried_by_herder: bool = True
     ) -> Iterator[None]:
-        """Context manager: the block is one split, finishes one closed checkpoint generation, or changes the offsets of
-        a connector; at its end ``fence`` is removed from the fences of the running calls. Exceptions of the block that
-        are not mentioned below are raised unchanged. ``is_retried_by_herder``: the herder tries the operation again if
-        it ends early, as it does with a split.
+        """Context manager for one operation on ``connector``: a split, the end of a re-split, or a change of offsets.
+        When the block ends, ``fence`` is removed from the fences of the running calls. Exceptions of the block that are
+        not mentioned below are raised unchanged. ``is_retried_by_herder`` only selects the text of SplitAbortedError:
+        True if the herder tries the operation again, as it does with a split; False if the user must request it again.
 
-        :raises SplitAbortedError: when ``fence`` was closed before or during the block, or another worker has taken
-        over
-            the split, or in the sink a task whose batch in flight is run; or when Spark is not running on this worker,
-            or its JVM has ended during the block.
+        :raises SplitAbortedError: when ``fence`` was closed before or during the block; when another worker has taken
+            over the re-split; when a later start of a task has taken over in the sink while the operation ran the
+            task's batch in flight; or when Spark is not running on this worker, or its JVM has ended during the block.
         """
         ended_message, without_spark_message = (
             (
@@ -458,7 +457,11 @@ class Splitter:
         self._configured_source(config)  # Raises ConfigError: the next generation needs the source of this config.
 
         def find_position_store(plan_config: Mapping[str, str]) -> PositionStore:
-            """See :data:`FindPositionStore`."""
+            """The position store of the class of source that ``plan_config``, the config of a plan, names; each of its
+            calls has a time limit (:data:`FindPositionStore`).
+
+            :raises SplitAbortedError: when this worker does not know the class.
+            """
             return _time_limited_store(self._known_source_class(connector, plan_config).position_store)
 
         return ResplitFinisher(
@@ -517,8 +520,8 @@ class Splitter:
         )
 
     def _configured_source(self, config: Mapping[str, str], class_key: str = "connector.class") -> ConfiguredSource:
-        """The source of a connector or a task with this config, whose references are resolved
-        (:func:`configured_source`), in a stage of the plug-in.
+        """The source of a connector or a task with this config (:func:`configured_source`). The references in
+        ``config`` are resolved here; the whole call counts as one plug-in call, which has a time limit.
 
         :raises ConfigError: when the source is missing or unknown, or a reference cannot be resolved.
         """
@@ -625,7 +628,7 @@ class Splitter:
         )
         message_start = (
             f"Connector {connector} cannot be split again: batch {held_checkpoint.batch_id_in_flight} of task "
-            f"{task_number} must be"
+            f"{task_number} must be finished first"
         )
         spark = self._running_driver().spark
         try:
@@ -654,14 +657,12 @@ class Splitter:
                 ) from error
             if isinstance(error, TakenOverInSinkError):
                 # Not SupersededError: no checkpoint was taken over, so the updater would run the batch again for ever.
-                raise TakenOverInSinkError(
-                    f"{message_start} finished first, and the sink rejects it: {error}"
-                ) from error
+                raise TakenOverInSinkError(f"{message_start}, and the sink rejects it: {error}") from error
             if isinstance(error, UnreachableError):
-                message = f"{message_start} finished first, and a server cannot be reached: {first_message_line(error)}"
+                message = f"{message_start}, and a server cannot be reached: {first_message_line(error)}"
                 raise UnreachableError(message) from error
             raise WorldError(
-                f"{message_start} finished first, and this batch fails. Put a config with which the batch succeeds, or "
+                f"{message_start}, and this batch fails. Put a config with which the batch succeeds, or "
                 f"delete the connector and create it again: {first_message_line(error)}"
             ) from error
         if find_batch_id_in_flight(held_checkpoint.path) is not None:
@@ -679,7 +680,7 @@ class Splitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimeLimitedPositionStore:
-    """A position store of a source plug-in whose calls are stages of the plug-in: each has a time limit."""
+    """A position store of a source plug-in, each call of which has a time limit."""
 
     store: PositionStore
 

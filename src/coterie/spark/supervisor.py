@@ -120,7 +120,8 @@ class QueryRunningState:
 
     query: TaskQuery
     progress: tuple[int, int, str] | None
-    """The last reported progress; see :meth:`TaskQuery.last_progress`."""
+    """The last reported progress: batch id, number of input rows and time (:meth:`TaskQuery.last_progress`); None
+    before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +251,8 @@ class Supervisor:
         """Start the failed query of ``task`` again on the checkpoint that this worker holds, as
         :meth:`coterie.herder.seams.TaskRuntime.restart` describes.
 
-        :raises WorldError: when the task has no run in QueryFailedState on this worker, or the restart failed and Spark
-        is
-            not running any more.
+        :raises WorldError: when the task has no run in QueryFailedState on this worker, or the restart failed and
+            Spark is not running any more.
         """
         with self._lock:
             run_and_query = self._find_unstopped_run(task)
@@ -346,8 +346,8 @@ class Supervisor:
             ]
 
     def close(self) -> None:
-        """End all runs (:meth:`end_runs_without_stopping_queries`), and wait for the end of the polling thread, which
-        makes calls. ``closing`` must be set."""
+        """End the runs (:meth:`end_runs_without_stopping_queries`), and wait for the end of the polling thread, so that
+        it submits no more plug-in calls. ``closing`` must be set."""
         self.end_runs_without_stopping_queries()
         if self._polling_thread is not None:
             self._polling_thread.join()
@@ -460,12 +460,12 @@ class Supervisor:
     def _start_run(self, run: SupervisedTaskRun, spec: TaskSpec) -> None:
         """Take over the checkpoint and start the query.
 
-        If ``run`` was halted meanwhile, its checkpoint generation is closed, or a later start of the task has taken
-        over in a sink, this is reported as an event. An error before the checkpoint was taken over is raised; a query
-        that does not start is reported as :class:`TaskDied`.
+        Some failures are not raised but reported as events: ``run`` was halted meanwhile (:class:`TaskHalted`); its
+        checkpoint generation is closed (:class:`TaskCheckpointClosed`); a later start of the task has taken over, or
+        the query does not start (:class:`TaskDied`).
 
-        :raises RetriableStartError: when the checkpoint cannot be taken over, or Spark is not running any more.
-        :raises ConfigError, WorldError: when the config is not valid, or Spark is not running.
+        :raises RetriableStartError: when the checkpoint cannot be taken over, or Spark ended during the start.
+        :raises ConfigError, WorldError: when the config is not valid, or Spark was not running at the beginning.
         """
         try:
             driver = self._running_driver()
@@ -624,11 +624,10 @@ class Supervisor:
                 self._mark_run_ended(run)
 
     def _submit_stop_in_closed_generation(self, run: SupervisedTaskRun, query: TaskQuery) -> None:
-        """Stop a query in QueryStoppingState on another thread because its checkpoint generation is closed, with the
-        grace
-        :data:`CLOSED_GENERATION_STOP_GRACE_MS`, and end the run. Record in the generation's folder that the task has
-        stopped: the worker that performs the re-split waits for that record. Reports :class:`TaskCheckpointClosed`
-        unless the run was ended meanwhile."""
+        """On another thread, stop the query of a run in QueryStoppingState whose checkpoint generation is closed, with
+        the grace :data:`CLOSED_GENERATION_STOP_GRACE_MS`, and end the run. Record in the generation's folder that the
+        task has stopped: the worker that performs the re-split waits for that record. Report
+        :class:`TaskCheckpointClosed` unless the run was ended meanwhile."""
 
         def end_run() -> None:
             with self._lock:
@@ -875,8 +874,7 @@ class Supervisor:
     def _fail_or_retry_run(self, run: SupervisedTaskRun, query: TaskQuery, died_event: TaskDied) -> None:
         """Change the state of ``run`` to QueryFailedState and report ``died_event``. But if a server cannot be reached,
         and the next restart would be within ``errors.retry.timeout``, change the state to QueryWaitingToRestartState
-        and report
-        :class:`TaskRetrying`."""
+        and report :class:`TaskRetrying`."""
         if query.is_server_unreachable:
             now_s = time.monotonic()
             outage = run.outage or Outage(began_at_s=now_s, planned_restart_count=0)
@@ -953,8 +951,8 @@ def _close_fences_and_wait(runs: Sequence[SupervisedTaskRun]) -> None:
 
 def _record_stop(run: SupervisedTaskRun, query: TaskQuery | None = None) -> None:
     """Record in the folder of the checkpoint generation that the query of ``run`` has stopped. Does nothing if the
-    generation is not known, or another start has taken over the checkpoint of ``query``, if given. A failure is
-    logged."""
+    generation is not known, or if another start has taken over the checkpoint of ``query``; without ``query`` the
+    latter is not checked. A failure is logged."""
     if run.generation_path is None:
         return
     try:
@@ -990,6 +988,6 @@ def _checkpoint_taken_over_event(run: SupervisedTaskRun) -> TaskDied:
 
 
 def _fenced_in_sink_event(run: SupervisedTaskRun, reason: str) -> TaskDied:
-    """The event which reports that a later start of the task has fenced ``run`` in a sink, for ``reason``. The run's
-    own fence is open."""
+    """The event which reports that a sink rejected a write of ``run``, because a later start of the task has taken over
+    in this sink. ``reason``: the text for the user."""
     return TaskDied(task=run.task, trace=reason, holds_checkpoint=False)

@@ -342,8 +342,8 @@ def _overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
 
 
 def _make_dead_letter_topic_errors(source: ConfiguredSource, topic: str, topics_key: str) -> dict[str, list[str]]:
-    """Connect's error, by key, about a dead letter topic that the source would read, because ``topics_key``, the user's
-    key of ``topics`` or ``topics.regex``, names it."""
+    """Connect's error about the dead letter topic ``topic``, by ``topics_key``: the user's key of ``topics`` or
+    ``topics.regex``, which names this topic, so that the source would read it."""
     value = source.config.config[topics_key]
     if topics_key == source.config.user_key("topics"):
         named = f"the list of topics ('{topics_key}=[{', '.join(split_list(value))}]')"
@@ -354,7 +354,7 @@ def _make_dead_letter_topic_errors(source: ConfiguredSource, topic: str, topics_
 
 def _key_that_names_topic(source: ConfiguredSource, topic: str) -> str | None:
     """The user's key of the source that names ``topic``: that of ``topics`` or ``topics.regex``. None when neither
-    names it, and for an expression that only Java accepts."""
+    names it. An expression in ``topics.regex`` that Java accepts and Python does not is taken as not naming it."""
     topics_key, pattern_key = source.config.user_key("topics"), source.config.user_key("topics.regex")
     if topic in split_list(source.config.config.get(topics_key, "")):
         return topics_key
@@ -559,7 +559,8 @@ def sink_change_errors(
 ) -> dict[str, list[str]]:
     """An error, by key, for each key of the sink whose value identifies another place than in
     ``configs_of_checkpointed_tasks``, the configs of the connector's tasks that may have checkpoints. Empty if the
-    source's positions can be moved to new checkpoints: only then the sink may change."""
+    source's positions can be moved to new checkpoints: only then the sink may change. ``source``: the connector's
+    source; its config is the whole config of the connector, with the keys of the sink."""
     if not configs_of_checkpointed_tasks or not isinstance(source.plugin.position_store, UnmovablePositionStore):
         return {}
     config, worker_kafka_properties = source.config.config, source.config.worker_kafka_properties

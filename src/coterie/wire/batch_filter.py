@@ -23,8 +23,7 @@ producer's largest batch has about a megabyte before compression, and the log of
 
 
 class RawRecord(NamedTuple):
-    """One record of a batch: the fields that decide whether a compaction keeps it, and in ``raw`` its bytes, which
-    begin with their length."""
+    """One record of a batch: the fields that decide whether a compaction keeps it, and its bytes."""
 
     offset: int
     timestamp_ms: int
@@ -32,6 +31,7 @@ class RawRecord(NamedTuple):
     is_tombstone: bool
     """Whether the value is null."""
     raw: bytes
+    """The encoded record, with its length before it."""
 
 
 def split_records(data: bytes, header: BatchHeader) -> list[RawRecord]:

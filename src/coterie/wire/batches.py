@@ -194,8 +194,8 @@ def check_produced_batch(data: bytes | memoryview) -> BatchHeader:
         )
     if header.record_count != header.last_offset_delta + 1:
         raise WireError(
-            f"the last offset delta of a batch of {header.record_count} records is {header.last_offset_delta}; it must "
-            f"be {header.record_count - 1}"
+            f"the header of a batch states {header.record_count} records and the last offset delta "
+            f"{header.last_offset_delta}; a producer's batch has one record more than this delta"
         )
     if not header.is_compressed and header.record_count * _RECORD_SIZE_MIN > header.size_bytes - BATCH_HEADER_SIZE:
         raise WireError(

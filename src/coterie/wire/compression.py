@@ -62,7 +62,8 @@ def compress_gzip(data: bytes) -> bytes:
 
 
 def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
-    """``data`` decompressed with gzip; ``size_max`` + 1 bytes if the result is longer than ``size_max``.
+    """``data`` decompressed with gzip. If the result is longer than ``size_max`` bytes, only its first ``size_max`` + 1
+    bytes: the caller checks the length.
 
     As in Java's GZIPInputStream, which Kafka uses: members that follow each other are one stream, and bytes after a
     member that are not the beginning of another one are ignored.
@@ -87,8 +88,8 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
 
 
 def _decompress_with_pyarrow(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
-    """``data`` decompressed with pyarrow's codec of the name ``codec``; at least ``size_max`` + 1 bytes if the result
-    is longer than ``size_max``.
+    """``data`` decompressed with pyarrow's codec of the name ``codec``. If the result is longer than ``size_max``
+    bytes, only the beginning of it, which is also longer than ``size_max``: the caller checks the length.
 
     :raises OSError: when ``data`` is damaged.
     """

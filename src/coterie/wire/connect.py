@@ -54,8 +54,8 @@ class ConnectProtocol(IntEnum):
 
 
 class AssignmentErrorCode(IntEnum):
-    """The error in a leader's assignments. With CONFIG_MISMATCH, the assignments change nothing: the leader has not
-    read as much of the config topic as a member."""
+    """The error in a leader's assignments. With CONFIG_MISMATCH, the assignments change nothing: the leader has read
+    less of the config topic than a member."""
 
     NO_ERROR = 0
     CONFIG_MISMATCH = 1
@@ -106,12 +106,13 @@ class WorkerMetadata:
     do not change the bytes."""
 
 
-# -- the tokens of a classic group's rebalances (`nouns.membership`) --------------------------------------------------
+# -- the values that a classic group adds to the messages of `nouns.membership` ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundToken:
-    """The rebalance for which the leader has to compute assignments: the token of ``AssignmentsRequested``."""
+    """Identifies the rebalance for which the leader has to compute assignments: the ``token`` of
+    ``AssignmentsRequested``."""
 
     generation: GenerationId
     protocol: ConnectProtocol
@@ -130,7 +131,7 @@ class RoundToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """The result of a rebalance for this worker: the token of ``Assigned``."""
+    """What a classic group's ``Assigned`` contains besides the jobs of this worker: its ``protocol_details``."""
 
     protocol: ConnectProtocol
     """The protocol that was selected in that rebalance."""
@@ -140,6 +141,7 @@ class RoundResult:
 
     @classmethod
     def checked_token(cls, token: object) -> Self:
-        """``token``, the token of ``Assigned``, as a `RoundResult`; an assertion fails if it has another type."""
+        """``token``, the ``protocol_details`` of ``Assigned``, as a `RoundResult`; an assertion fails if
+        it has another type."""
         assert isinstance(token, cls)
         return token

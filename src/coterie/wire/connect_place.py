@@ -16,8 +16,8 @@ from coterie.wire.connect import ConnectProtocol
 
 
 def encode_membership_handover(place: Handover) -> bytes:
-    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_membership_handover` in
-    the next process."""
+    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_membership_handover`
+    in the next process."""
     match place:
         case ClassicMembershipHandover():
             fields = _json_fields_of_classic_handover(place)

@@ -199,8 +199,8 @@ def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
 
 
 def _make_field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
-    """The :class:`_TypeWalk` that checks the values of one field. With ``may_be_null``, a struct follows a byte that is
-    -1 for null; null arrays are accepted if the type of the field allows them."""
+    """The :class:`_TypeWalk` that checks the values of one field. ``may_be_null`` counts only for a struct: a byte then
+    stands before the struct, -1 for null. Whether an array may be null follows from the type of ``field``."""
     value_type: Any = annotation_without_none(field.type)
     is_array = get_origin(value_type) is tuple
     if is_array:
@@ -293,9 +293,8 @@ def _make_array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null:
 
 
 def _make_nullable_entity_walk(entity_walk: _TypeWalk) -> _TypeWalk:
-    """The :class:`_TypeWalk` that checks a struct that may be null, which follows one byte: -1 for null (KIP-893).
-    Kafka reads every negative number as null, but kio reads a struct after each number but -1: the others are
-    refused."""
+    """The :class:`_TypeWalk` that checks a struct that may be null. One byte stands before the struct, -1 for null
+    (KIP-893). Other negative numbers are refused: Kafka reads them as null, but kio would read a struct after them."""
 
     def walk(message: _MessageBytes, position: int) -> int:
         marker = message.read_number(position, 1)
@@ -349,9 +348,9 @@ def _replace_tagged_fields(
     """Replace the tagged fields between the positions ``start`` and ``end`` by those in ``known_fields`` (tag, start
     and end of the value): add one replacement to ``message.replacements``.
 
-    ``message.replacements`` had ``replacement_count_before`` items when the walk of these tagged fields began. The
-    items after these are inside the tagged fields. They are removed from the list and applied to the values of the new
-    replacement, because they also change the length that stands before each value.
+    The first ``replacement_count_before`` items of ``message.replacements`` were found before this struct's tagged
+    fields. The later items are inside the values of these fields: they are removed from the list, and the values in
+    ``known_fields`` are written with these replacements, each after its new length.
     """
     nested_replacements = message.replacements[replacement_count_before:]
     del message.replacements[replacement_count_before:]

@@ -179,7 +179,7 @@ class Reader:
         return start
 
     def _varint(self, size_max: int) -> int:
-        """An unsigned varint of at most ``size_max`` bytes."""
+        """The number in a varint of at most ``size_max`` bytes, as an unsigned number: the callers decode zigzag."""
         position = self.position
         if position < self._end and (byte := self._data[position]) < 0x80:
             self.position = position + 1  # nearly every varint has one byte

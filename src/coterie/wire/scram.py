@@ -223,7 +223,8 @@ def _decode_text(message: bytes) -> str:
 
 def _parse_fields(text: str, *names: str) -> dict[str, str]:
     """The values, by name, of a message that begins with the fields ``names`` in this order. Extensions after them are
-    ignored; a proof, ``p``, is the last field, after all extensions.
+    ignored. If the last of ``names`` is ``p``, the proof, its value is that of the last field of the message: the proof
+    follows the extensions.
 
     :raises WireError: when a field is missing.
     """

@@ -57,7 +57,8 @@ class TaggedFieldsReader:
     __slots__ = ("_content_by_tag",)
 
     def __init__(self, reader: Reader, *, last_known_field: TaggedField[Any]) -> None:
-        """Read all tagged fields from ``reader``. Fields with greater tags than ``last_known_field`` are skipped.
+        """Read all tagged fields from ``reader``, and keep their contents for :meth:`value`. The contents of fields
+        with greater tags than ``last_known_field`` are not kept.
 
         :raises WireError: when the fields are malformed, or their tags do not rise.
         """

@@ -42,8 +42,8 @@ def _url_error(value: str) -> str | None:
 
 
 def _normalize_url(url: str) -> str:
-    """The canonical text of a valid URL: the values that identify the database (host, port, database and default
-    schema)."""
+    """A valid URL in one spelling, for comparisons: only host, port, database and the parameter ``currentSchema``. URLs
+    that differ only in the scheme or in parameters of SSL give the same text."""
     host, port, database, parameters = _split_url(url)
     return f"{host}:{port}/{database}?currentSchema={parameters.get('currentSchema', '')}"
 
@@ -72,8 +72,8 @@ def _name_length_error(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _OneOfSupported(OneOf):
-    """A validator of values from a list, with separate messages for those of Connect's values that Coterie does not
-    support."""
+    """A validator that accepts only the listed values. For another value the error message is the one in
+    :attr:`error_by_value`, if there is one, else the usual message with the list."""
 
     error_by_value: Mapping[str, str]
     """By value: the error message for a value that Connect accepts and Coterie does not support."""
@@ -83,7 +83,7 @@ class _OneOfSupported(OneOf):
 
 
 def _one_of_supported(*values: str, error_by_value: Mapping[str, str]) -> _OneOfSupported:
-    """A validator that accepts ``values``; ``error_by_value`` contains separate messages for other values."""
+    """A validator that accepts only ``values``; see :class:`_OneOfSupported`."""
     return _OneOfSupported(values, "String must be one of", error_by_value)
 
 
@@ -223,7 +223,9 @@ class PostgresTarget:
     ssl_parameters: Mapping[str, str]
     """The URL's parameters for SSL, by libpq's names."""
     user: str | None
+    """The user who connects; None when the config has none: then libpq's default applies."""
     password: Secret | None
+    """The password of ``user``; None when the config has none."""
     schema: str | None
     """The schema of the table and of the ledger; None means that the server's search path decides."""
     table: str
@@ -323,13 +325,13 @@ def _split_url(url: str) -> tuple[str, int, str, dict[str, str]]:
     if {"user", "password"} & parameters.keys():
         raise ValueError("Set user and password by connection.user and connection.password, not in the URL")
     if unknown := sorted(parameters.keys() - set(_URL_PARAMETERS)):
-        raise ValueError(f"The parameter {unknown[0]} is not supported; there are: {', '.join(_URL_PARAMETERS)}")
+        raise ValueError(f"The parameter {unknown[0]} is not supported; supported are: {', '.join(_URL_PARAMETERS)}")
     return url_parts.hostname, port, database, parameters
 
 
 def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
-    """Error messages, by the user's key, about values that are valid alone and invalid together. Empty when there are
-    none."""
+    """Error messages, by the user's key, about values that are valid alone and invalid together; empty when there are
+    none. The server is not asked."""
     try:
         PostgresTarget.of(config)
     except ConfigError as error:

@@ -109,17 +109,17 @@ the table."""
 
 
 class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
-    """A connection on which no wait for the server is longer than :attr:`wait_limit_s`. Another thread can end a wait
-    by :attr:`is_abandoned`."""
+    """A connection on which no wait for the server is longer than :attr:`wait_limit_s`. Another thread ends a wait
+    earlier by setting :attr:`is_abandoned` to True."""
 
     wait_limit_s: float = 0
     """The longest wait for the server, in seconds, counted from the start of each wait."""
     is_abandoned: bool = False
-    """Set to True by another thread: then a wait ends with an error within 0.1 s."""
+    """Set to True by another thread to end a wait: the wait then raises within 0.1 s and closes the connection."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """Wait for the server. psycopg calls this method, which replaces its own, with a generator ``gen`` that yields
-        at each wait on the connection.
+        """Wait for the server, with a time limit. psycopg calls this override of its method with a generator ``gen``
+        that yields at each wait on the connection.
 
         :raises psycopg.OperationalError: when the server does not respond within :attr:`wait_limit_s`, or the session
             is abandoned. The connection is then closed.
@@ -276,7 +276,8 @@ class PostgresWriter:
         """Order the server to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and other
         sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each.
 
-        :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed.
+        :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed before this call. No session is
+            ended then; the message names the sessions that are left.
         """
         sessions = self._list_sessions_to_end(session)
         if (remaining_s := deadline_s - time.monotonic()) <= 0:
@@ -446,8 +447,8 @@ class PostgresWriter:
     def _copy_into(
         self, session: PostgresSession, batch_id: int, target_sql: str, arrow_batches: Iterable[pa.RecordBatch]
     ) -> None:
-        """Write the rows by COPY to ``target_sql``: a table with its columns, as SQL. For an upsert the last column is
-        the row's position in the batch.
+        """Write the rows by COPY to ``target_sql``: a table with its columns, as SQL. For an upsert, the row's position
+        in the batch is appended to each row as its last column.
 
         :raises WorldError: when a key is null, or a text contains the character NUL or is not UTF-8.
         """

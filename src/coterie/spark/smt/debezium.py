@@ -29,8 +29,8 @@ from coterie.spark.smt.transform_type import (
 
 
 class TombstoneHandling(Enum):
-    """How the event of a deletion, and the tombstone that follows this event, are handled. A member's value is that of
-    the key :data:`TOMBSTONE_HANDLING_MODE`."""
+    """How the event of a deletion, and the tombstone that follows this event, are handled. The text of each member is a
+    value of the config key :data:`TOMBSTONE_HANDLING_MODE`."""
 
     DROP = "drop"
     """Both are dropped."""
@@ -78,9 +78,9 @@ def _tombstone_handling(settings: PrefixedConfig) -> TombstoneHandling:
 
 
 def _key_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
-    """Errors, by key, if a config sets keys that contradict each other: ``delete.tombstone.handling.mode`` together
-    with one of the two older keys that it replaces (``delete.handling.mode`` and ``drop.tombstones``), or these two
-    such that each deletion would give two tombstones."""
+    """An error, by key, if a config sets keys that contradict each other: ``delete.tombstone.handling.mode`` together
+    with one of the two older keys that it replaces (``delete.handling.mode`` and ``drop.tombstones``); or
+    ``delete.handling.mode=none`` with ``drop.tombstones=false``, because each deletion would give two tombstones."""
     set_old_keys = [
         name for name in (DELETE_HANDLING_MODE, DROP_TOMBSTONES) if settings.user_key(name) in settings.config
     ]
@@ -100,8 +100,8 @@ def _key_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
 
 
 def _added_fields(settings: PrefixedConfig, name: str) -> list[tuple[list[str], str]]:
-    """The fields in the value of the key ``name`` (``add.fields`` or ``add.headers``): of each field its path in the
-    event, and the name with the configured prefix that it gets."""
+    """The fields that the config key ``name`` (``add.fields`` or ``add.headers``) lists. Each field is a pair: the path
+    of the field in the event, and the name of the new column or header, with the configured prefix."""
     prefix = settings.required_value(EXTRACT_NEW_RECORD_STATE.definition, f"{name}.prefix", str)
     paths_and_names = []
     for item in settings.required_value(EXTRACT_NEW_RECORD_STATE.definition, name, tuple):

@@ -114,7 +114,7 @@ def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> 
     if "" in spec:
         name = primitive_column_name(rows, side)
         if name is None:
-            raise ValueError(f"{spec['']!r} is not column:type")
+            raise ValueError(f"{spec['']!r} is not column:type, but the {side.value.lower()} is a struct")
         return rows.withColumn(name, _cast_column(exact_column(name), column_type(rows, name), spec[""]))
     old_types, columns = field_types(rows, side), field_columns(rows, side)
     check_columns_exist(list(spec), old_types)
@@ -284,11 +284,11 @@ REPLACE_FIELD = TransformType(
 
 
 def _replacement_column(session: SparkSession, name: str, type_: DataType, replacement: str) -> Column:
-    """The configured ``replacement`` as a column of the type ``type_``, that of the column ``name``.
+    """The configured ``replacement`` as a column of ``type_``, the type of the masked column ``name``.
 
-    :raises ValueError: when ``type_`` is neither text nor a number, or ``replacement`` is not a finite number that
-        Spark's ANSI cast from text to ``type_`` accepts: for integers only digits after an optional sign, and for
-        integers and decimals only numbers in the range of the type.
+    :raises ValueError: when ``type_`` is neither text nor a number; or when ``type_`` is a number and ``replacement``
+        is not a finite number of this type. Spark's ANSI cast decides: integers are digits after an optional sign;
+        integers and decimals must be in the range of the type.
     """
     if isinstance(type_, StringType):
         return F.lit(replacement)
@@ -462,7 +462,7 @@ def _apply_extract_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
     )
     for name in path[1:]:
         if not isinstance(type_, StructType):
-            raise ValueError(f"there is no field {name}: column {path[0]} is not nested so deep")
+            raise ValueError(f"there is no field {name} in {field_setting}: the part before {name} is not a struct")
         nested_types = {field.name: field.dataType for field in type_.fields}
         extracted, type_ = extracted[check_columns_exist([name], nested_types)[0]], nested_types[name]
     if side is KeyOrValue.KEY:

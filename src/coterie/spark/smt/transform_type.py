@@ -22,8 +22,8 @@ from coterie.spark.record_columns import (
 
 
 class KeyOrValue(Enum):
-    """The part of a record that a transform changes: the key or the value. A member's value is the suffix of Connect's
-    class names: ``Name$Key``."""
+    """The part of a record that a transform changes: the key or the value. The text of each member is the suffix of the
+    Java class for this part: ``Name$Key``, ``Name$Value``."""
 
     KEY = "Key"
     VALUE = "Value"
@@ -135,7 +135,7 @@ def name_list_error(value: str) -> str | None:
 
 
 def column_type(rows: DataFrame, name: str) -> DataType:
-    """The type of the column ``name``, which may contain dots, of ``rows``."""
+    """The type of the column ``name`` of ``rows``, which must exist. Dots in ``name`` are part of the name, no path."""
     return next(field.dataType for field in rows.schema.fields if field.name == name)
 
 

@@ -213,7 +213,7 @@ class FileSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        """Errors, by the user's key: when Spark would read other folders than the existing one that the config names,
+        """Errors, by the user's key: ``path`` is an existing folder that Spark takes as a pattern of other folders,
         both limits of a batch are set, Spark lacks the jar for Avro, Spark cannot parse the columns, or an option is
         one that the user cannot set or that Spark does not have. If the jar is missing, neither columns nor options are
         checked. Columns that still have to be inferred are not checked."""
@@ -401,13 +401,15 @@ class FileSource:
         return True
 
     def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Whether the Spark partitions of the batch are bounded (:meth:`Source.has_bounded_partitions`). Spark divides
-        files into parts of at most ``spark.sql.files.maxPartitionBytes``, which is :data:`SPARK_PARTITION_BYTES_MAX`,
-        but not a file that is compressed as a whole or whose records may contain line breaks; and it compares the size
-        before decompression, so that parts of Avro, ORC and Parquet files are larger in memory, too. So the result is
-        True if the batch has none of these files, or if all its files together have at most twice
-        :data:`SPARK_PARTITION_BYTES_MAX` after decompression. Only the files that this task reads count. False if the
-        size of a file is needed and cannot be read."""
+        """Whether the Spark partitions of the batch are bounded (:meth:`Source.has_bounded_partitions`). Only the files
+        that this task reads count. True in two cases: no file of the batch can make a Spark partition that is larger in
+        memory than :data:`SPARK_PARTITION_BYTES_MAX`; or all files together have at most twice this size after
+        decompression. False if the size of a file is needed and cannot be read.
+
+        Spark divides files into parts of at most ``spark.sql.files.maxPartitionBytes``, which is
+        :data:`SPARK_PARTITION_BYTES_MAX`. Two kinds of files can exceed this in memory: Spark does not divide a file
+        that is compressed as a whole or whose records may contain line breaks; and Spark divides Avro, ORC and Parquet
+        files by their compressed size."""
         paths = self._planned_files_of_this_task(checkpoint, batch_id)
         if not self._has_multiline_records and not any(map(self._is_larger_in_memory, paths)):
             return True
@@ -564,8 +566,8 @@ def list_sample_files(folder: str) -> list[str]:
 
 
 def _sorted_names_that_spark_reads(names: Sequence[str]) -> list[str]:
-    """Those of ``names``, of files or folders in one folder, that do not hide the file or folder from Spark, and have
-    no character of a glob pattern; sorted."""
+    """Those of ``names``, of files or folders in one folder, that Spark reads, sorted: without the names that begin
+    with ``.`` or ``_``, which Spark ignores, and without the names that have a character of a glob pattern."""
     hidden_names = {name for name in names if name.startswith((".", "_"))}
     return sorted(set(names) - hidden_names - set(paths_with_glob_characters(names)))
 
@@ -602,7 +604,7 @@ def _is_known_option(spark: SparkSession, format_: str, option: str) -> bool:
 
 
 def _paths_text(paths: Sequence[str]) -> str:
-    """The first ten of ``paths`` (local paths or ``file:`` URIs), as sorted local paths for a message. If there
-    are more, their number follows."""
+    """The first ten of ``paths`` (local paths or ``file:`` URIs), as sorted local paths for a message. If there are
+    more than ten, the number of the others follows: ``and 3 more``."""
     first_paths = ", ".join(sorted(to_local_path(path) for path in paths)[:10])
     return first_paths if len(paths) <= 10 else f"{first_paths} and {len(paths) - 10} more"

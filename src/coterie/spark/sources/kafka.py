@@ -508,7 +508,8 @@ class KafkaSource:
 
     @classmethod
     def former_partitions(cls, source_partitions: Iterable[str], known_partitions: Iterable[str]) -> frozenset[str]:
-        """The partitions of deleted topics that were created again: same topic and number, another topic id."""
+        """Those of ``known_partitions`` whose topic was deleted and created again: ``source_partitions``, the present
+        ones, contain the same topic and number with another topic id."""
         current_names = frozenset(source_partitions)
         changed = {(part.topic, part.partition) for part in map(TopicIdPartition.parse, current_names)}
         return frozenset(
@@ -681,8 +682,9 @@ class KafkaSource:
         )
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
-        """If ``is_batch_in_flight_incomplete``, log how many records of the batch were deleted: Spark skips the deleted
-        records of this batch without an error. Otherwise do nothing: Spark fails a batch with deleted records.
+        """If retention had deleted records of the batch in flight when the query started
+        (``is_batch_in_flight_incomplete``), log how many: Spark skips these records without an error. Otherwise do
+        nothing: Spark fails a batch with deleted records.
 
         :raises WorldError: when the cluster cannot be reached or rejects a request.
         """
@@ -714,8 +716,8 @@ class KafkaSource:
         )
 
     def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Does nothing: Spark fails a batch of which it could not read all records, except with
-        ``is_batch_in_flight_incomplete``."""
+        """Does nothing: Spark itself fails a batch of which it could not read all records. With
+        ``is_batch_in_flight_incomplete`` Spark does not fail the batch: :meth:`check_before_read` has logged this."""
 
     @property
     def used_topics(self) -> frozenset[str]:
@@ -772,10 +774,13 @@ class KafkaSource:
             )
 
     def _skip_deleted_records(self, admin: KafkaAdmin, checkpoint: Path) -> None:
-        """If records were deleted before they were read, commit a batch without rows that skips them, and log their
-        number. With ``auto.offset.reset`` ``latest`` the batch skips the existing records of these partitions too, and
-        their number is logged. If a batch is in flight, only set ``is_batch_in_flight_incomplete`` to True: Spark reads
-        the records of this batch that still exist. In all other cases set it to False.
+        """Skip the records that retention has deleted before they were read, if there are any.
+
+        If no batch is in flight, commit a batch without rows that skips the deleted records, and log their number. With
+        ``auto.offset.reset`` ``latest`` this batch also skips the existing records of the partitions with deleted
+        records, and their number is logged too. If a batch is in flight, commit nothing: Spark reads the records of
+        this batch that still exist. Sets ``is_batch_in_flight_incomplete``: True if a batch is in flight and records
+        were deleted, else False.
 
         :raises WorldError: when records were deleted and ``auto.offset.reset`` is ``none``.
         """

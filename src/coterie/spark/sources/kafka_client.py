@@ -258,11 +258,11 @@ class KafkaAdmin:
 
     def replace_group_offsets(self, group_id: str, positions: Mapping[TopicIdPartition, int]) -> None:
         """Make ``positions``, by partition the offset of the next record to read, the only offsets of the consumer
-        group ``group_id``. The cluster rejects this when the group has members.
+        group ``group_id``. The cluster rejects this when the group has members. Empty ``positions`` delete the group.
 
         Not atomic: ``positions`` are committed, then the offsets in other partitions are deleted (KIP-496). After an
-        error in between, the group also has its earlier offsets in other partitions. Offsets in deleted topics stay
-        until the cluster removes them.
+        error between these two steps, the group also has its earlier offsets in other partitions. Offsets in deleted
+        topics stay until the cluster removes them.
         """
         if not positions:
             self._delete_group(group_id)

@@ -69,7 +69,7 @@ class GroupOffsets:
 def parse_topic_partition(offset: ConnectorOffset) -> tuple[str, int]:
     """Topic and partition number of an offset in the form of Connect's sink connectors.
 
-    :raises OffsetsRefusedError: when its partition has another form.
+    :raises OffsetsRefusedError: when the partition in ``offset`` has another form.
     """
     partition = offset.partition
     if partition is None:

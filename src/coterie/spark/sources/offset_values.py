@@ -44,7 +44,7 @@ def parse_whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: in
 
 
 def is_whole_number(value: object) -> TypeGuard[int]:
-    """Whether ``value``, from JSON, is a number without a fraction. ``true``, ``1.0`` and ``"1"`` are not."""
+    """Whether ``value``, from JSON, is an integer, which may be negative. ``true``, ``1.0`` and ``"1"`` are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

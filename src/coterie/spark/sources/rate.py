@@ -104,7 +104,7 @@ class RateSource:
 
     @classmethod
     def list_source_partitions(cls, config: PrefixedConfig) -> Sequence[str]:
-        """One source partition: the stream of all values."""
+        """One source partition: the stream of all values. :meth:`divide_partitions` makes one for each task of it."""
         return ["rate"]
 
     @classmethod

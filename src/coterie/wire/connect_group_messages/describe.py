@@ -51,6 +51,7 @@ class Member(Struct):
     state: str = field(metadata=STRING)
     draining: bool = field(metadata=BOOL)
     config_offset: int = field(metadata=INT64)
+    """How far the worker has read the config topic."""
     claims: ConnectorsAndTasks | None = field(default=None)
     """The only jobs that the worker may run (KIP-987); None: it may run any job."""
     assigned: ConnectorsAndTasks
@@ -90,7 +91,7 @@ class GroupConfig(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup(Struct):
-    """The description of one group, or the error why there is none."""
+    """The description of one group. If there is none, ``error_code`` and ``error_message`` say why."""
 
     error_code: int = field(metadata=INT16)
     error_message: str | None = field(metadata=STRING, default=None)
@@ -106,6 +107,7 @@ class DescribedGroup(Struct):
     leader_id: str = field(metadata=STRING)
     leader_epoch: int = field(metadata=INT32)
     config_offset: int = field(metadata=INT64)
+    """Up to which offset of the config topic the leader has reported the group's configured jobs."""
     members: tuple[Member, ...]
     departed: tuple[DepartedMember, ...]
     unplaceable: tuple[UnplaceableJobs, ...]

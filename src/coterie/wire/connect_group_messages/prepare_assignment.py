@@ -57,7 +57,9 @@ class Member(Struct):
     url: str = field(metadata=STRING | {"tag": 0}, default="")
     name: str = field(metadata=STRING | {"tag": 1}, default="")
     config_offset: int = field(metadata=INT64 | {"tag": 2}, default=-1)
+    """How far the worker has read the config topic."""
     claims: NullableConnectorsAndTasks = field(metadata={"tag": 3}, default=NullableConnectorsAndTasks())
+    """The only jobs that the worker may run (KIP-987); null: it may run any job."""
     draining: bool = field(metadata=BOOL | {"tag": 4}, default=False)
     current: NullableConnectorsAndTasks = field(metadata={"tag": 5}, default=NullableConnectorsAndTasks())
     """The jobs that are assigned to the member now; null: those of the target assignment."""
@@ -95,4 +97,6 @@ class ConnectGroupPrepareAssignmentResponse(Response):
     configured: NullableConfigured = field(metadata={"tag": 0}, default=NullableConfigured())
     departed: tuple[DepartedMember, ...] = field(metadata={"tag": 1}, default=())
     max_delay_ms: int = field(metadata=INT32 | {"tag": 2}, default=-1)
+    """The group's ``connect.scheduled.rebalance.max.delay.ms``; -1 if the group has none."""
     time_limit_ms: int = field(metadata=INT32 | {"tag": 3}, default=ASSIGNOR_TIME_LIMIT_MS)
+    """How long the assignor may compute."""

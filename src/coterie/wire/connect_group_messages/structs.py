@@ -45,7 +45,8 @@ class Response(Struct):
 
 
 class NullableStruct(Struct):
-    """The base class of tagged fields that contain a struct or null. A subclass has one field, ``value``."""
+    """The base class of tagged fields that contain a struct or null. A subclass has one field, ``value``: the struct,
+    or None when the tagged field is absent."""
 
     __slots__ = ()
     # The tagged fields of the struct itself end the value: the class around it adds none.
@@ -57,7 +58,9 @@ class TasksOfConnector(Struct):
     """Tasks of one connector: its name and the tasks' numbers."""
 
     connector_id: str = field(metadata=STRING)
+    """The connector's name."""
     task_ids: tuple[int, ...] = field(metadata=INT32)
+    """The numbers of the tasks within the connector, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
