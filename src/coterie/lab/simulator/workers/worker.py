@@ -261,9 +261,9 @@ class SimWorker(WorkerProcess):
                 | herder.ApplyOffsetChange()
             ):
                 raise AssertionError(
-                    f"bug in the herder or the simulator: the herder orders the chore {type(chore).__name__}, but "
-                    "Leave is an order to the member, and in the simulation no checkpoint generation is closed, and no "
-                    "user asks for plug-ins or offsets"
+                    f"bug in the herder or the simulator: the herder orders {type(chore).__name__}, which simulated "
+                    "workers do not perform as a chore: Leave is an order to the member, and nothing in the simulation "
+                    "closes a checkpoint generation or asks for plug-ins or offsets"
                 )
 
     def _close_intake_or_runtime(self, chore: herder.CloseRequestIntake | herder.CloseRuntime) -> None:
