@@ -185,7 +185,7 @@ class ChorePerformer:
             # The worker cannot do more; the checkpoint's next owner is protected from a query that is still running.
             logger.error(
                 "Stopping task %s failed and is not tried again; the task may still run until its checkpoint is taken "
-                "over: %s",
+                "over or this worker ends. To end the task now, restart this worker: %s",
                 chore.task,
                 _error_type_and_stack(error),
             )
@@ -434,8 +434,7 @@ class ChorePerformer:
 
     async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
         """Append lines to the config log, with the leader's log if ``leader_log_opening_number`` is set. After
-        ConfigLinesAppendFailed some or all of the lines may be in the log all the same, unless the append was
-        fenced."""
+        ConfigLinesAppendFailed the log may contain some or all of the lines, unless the append was fenced."""
         log = self._config_log if chore.leader_log_opening_number is None else self._leader_log
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))

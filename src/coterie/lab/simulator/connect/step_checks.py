@@ -302,9 +302,9 @@ class CoordinatorStepChecker:
         group = step.group
         placed: list[Job] = [job for written in group.targets.values() for job in written.target.jobs]
         if len(placed) != len(set(placed)):
+            repeated = sorted({str(job) for job in placed if placed.count(job) > 1})
             raise Violation(
-                Invariant.LEGAL_TARGET,
-                f"a job is in the targets of two members; the jobs in all targets are {sorted(map(str, placed))}",
+                Invariant.LEGAL_TARGET, f"these jobs are in the targets of more than one member: {repeated}"
             )
         if group.metadata is None or step.hard_state_before.assignment_epoch == group.assignment_epoch:
             return

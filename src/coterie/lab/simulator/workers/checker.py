@@ -46,8 +46,8 @@ class WorkersChecker:
         return True
 
     def check_process_exit(self, process: WorkerProcess, code: int) -> None:
-        """Check a process that exits with the exit code ``code``: if it drains, and was not ordered to end for another
-        reason, the code must be 0, and the process must own no jobs and run no tasks.
+        """Check a process that exits with the exit code ``code``: if the process drains, and was not ordered to end for
+        another reason, the code must be 0, and the process must own no jobs and run no tasks.
 
         :raises Violation: DRAINED.
         """
@@ -163,8 +163,8 @@ class WorkersChecker:
         self.check_task_start(process, task)
 
     def check_process_resume(self, process: WorkerProcess) -> None:
-        """Check ``process``, which is about to resume: if it may still be a member of the group, as after a short
-        pause, no other process that may be a member runs one of its tasks.
+        """Check that ``process``, which is about to resume, shares no running task with another process that may still
+        be a member of the group. Nothing is checked if ``process`` can no longer be a member, as after a long pause.
 
         :raises Violation: ONE_OWNER.
         """

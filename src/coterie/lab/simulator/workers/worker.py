@@ -197,9 +197,9 @@ class SimWorker(WorkerProcess):
                 pass  # All simulated workers share one process's loggers.
 
     def _exit_process(self, exit_order: herder.Exit) -> None:
-        """Check the exit, and end the process as ``exit_order`` says. Then its worker is relaunched up to 1.5 s later,
-        or its end is reported as that of a drained worker or as a failure (`SharedByWorkers`); after a clean shutdown
-        nothing follows."""
+        """Check the exit, and end the process as ``exit_order`` says. If the process relaunches itself, the next
+        process of the worker starts up to 1.5 s later. Otherwise the end of a drained worker, or an exit code other
+        than 0, is reported to a callback of `SharedByWorkers`. A clean shutdown is not reported."""
         self.cluster.checker.check_process_exit(self, exit_order.exit_code)
         self.kill(RecordKind.EXITS, exit_order.exit_code, exit_order.relaunches)
         self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
