@@ -203,8 +203,8 @@ class Worker:
 
     async def ask(self, request: Request, attempt: WriteAttempt | None = None) -> Answer:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
-        the herder still processes the request. ``attempt`` is the attempt of a client's write
-        (:attr:`RequestArrived.attempt`); None for all other requests.
+        the herder still processes the request. ``attempt`` becomes :attr:`RequestArrived.attempt`, whose docstring
+        lists the requests that have one; None for all other requests.
 
         The response is a RequestRefused, without the herder, if this worker has ended or its inbox is full. While this
         worker starts, a write waits until the worker has started, and every other request is refused. A request that

@@ -199,10 +199,10 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self.start_service_if_missing(process.service)  # if no other process of the worker runs by now
 
     def _start_second_process(self) -> None:
-        """Start a second process of a random worker, as an operator does on another host when the first process cannot
-        be reached: the first process pauses for 2 to 20 s. If the first process ends itself when another one replaces
-        it, it does not pause in 30 % of the cases. Does nothing if the worker has a second process already, or if the
-        process that has to pause is paused already."""
+        """Start a second process of the worker of a random process, as an operator does on another host when the first
+        process cannot be reached: the first process pauses for 2 to 20 s. If the first process ends itself when another
+        one replaces it, it does not pause in 30 % of the cases. Does nothing if the random process is not the newest
+        one of its worker, or has to pause and is paused already."""
         process = self._random_process()
         if process is None or newest_process(self.live_processes, process.service) is not process:
             return
