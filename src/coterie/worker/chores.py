@@ -185,7 +185,7 @@ class ChorePerformer:
             # The worker cannot do more; the checkpoint's next owner is protected from a query that is still running.
             logger.error(
                 "Stopping task %s failed and is not tried again; the task may still run until its checkpoint is taken "
-                "over: %s",
+                "over or this worker ends. To end the task now, restart this worker: %s",
                 chore.task,
                 _error_type_and_stack(error),
             )
@@ -254,8 +254,8 @@ class ChorePerformer:
     async def _create_next_checkpoint_generation(
         self, chore: CreateNextCheckpointGeneration
     ) -> CheckpointGenerationCreationEnded:
-        """Finish the closed checkpoint generation of a connector (create the one that follows it). A failure is logged,
-        and ``task_configs`` of the result is then None."""
+        """Create the checkpoint generation that follows the closed one of a connector. A failure is logged, and
+        ``task_configs`` of the result is then None."""
         configs = None
         try:
             configs = await self._runtime.create_next_checkpoint_generation(chore.connector, chore.incarnation)
@@ -269,7 +269,8 @@ class ChorePerformer:
         except Exception as error:  # noqa: BLE001
             logger.error(
                 "Connector %s: an exception prevented the creation of the checkpoint generation that follows the "
-                "closed one. Tasks that wait for it do not start; this worker tries again while they wait: %s",
+                "closed one. Tasks that wait for it do not start; this worker tries again while they wait. If the "
+                "stack ends in a plug-in, correct the plug-in; else this is a bug in Coterie: %s",
                 chore.connector,
                 _error_type_and_stack(error),
             )
@@ -288,7 +289,8 @@ class ChorePerformer:
         except Exception as error:  # noqa: BLE001
             logger.error(
                 "Validating a connector's config failed; the client receives the exception's message as an error of "
-                "connector.class: %s",
+                "connector.class. If the stack ends in a plug-in, correct the plug-in; else this is a bug in Coterie: "
+                "%s",
                 _error_type_and_stack(error),
             )
             key = "connector.class"
@@ -432,8 +434,7 @@ class ChorePerformer:
 
     async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
         """Append lines to the config log, with the leader's log if ``leader_log_opening_number`` is set. After
-        ConfigLinesAppendFailed some or all of the lines may be in the log all the same, unless the append was
-        fenced."""
+        ConfigLinesAppendFailed the log may contain some or all of the lines, unless the append was fenced."""
         log = self._config_log if chore.leader_log_opening_number is None else self._leader_log
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
@@ -489,7 +490,8 @@ def _offsets_error_for_client(chore: ReadConnectorOffsets | ApplyOffsetChange, e
     logged, only the type."""
     if isinstance(error, CoterieError):
         return str(error)
-    logger.error("%s of connector %s failed: %s", type(chore).__name__, chore.connector, _error_type_and_stack(error))
+    action = "Reading" if isinstance(chore, ReadConnectorOffsets) else "Changing"
+    logger.error("%s the offsets of connector %s failed: %s", action, chore.connector, _error_type_and_stack(error))
     return f"{type(error).__name__}; see the worker's log"
 
 

@@ -76,9 +76,9 @@ class LoggerLevelControl:
         """Set the level of the logger ``name`` and of its descendants. If neither exists, the logger is created: in the
         JVM, if one runs and ``name`` is that of a Java class or package, else in Python.
 
-        Returns, sorted, those of ``name`` and its descendants whose level in effect was another one. A logger of
-        Coterie that changed because ``name`` is its alias (:data:`CONNECT_LOGGERS`) or an ancestor of its alias is not
-        among them.
+        Returns the sorted names of the loggers that have changed: of ``name`` and its descendants, those whose level in
+        effect was not ``level`` before. Not returned are Coterie's loggers that have changed only because one of
+        Connect's names for them (:data:`CONNECT_LOGGERS`) is ``name`` or a descendant of ``name``.
 
         :raises WorldError: when the JVM does not answer. Then no level of Python's loggers was set.
         """

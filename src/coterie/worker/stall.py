@@ -28,6 +28,6 @@ class StallMeter:
             self.longest_ms = max(self.longest_ms, (time.monotonic() - before) * 1000 - INTERVAL_MS)
 
     def stalled_ms(self) -> float:
-        """The time in ms since :meth:`measure_stalls` last ran on the loop, or since this object was created: up to
-        about ``INTERVAL_MS`` for a loop without a stall. Safe on any thread."""
+        """The time in ms since :meth:`measure_stalls` last ran on the loop, or since this object was created. A loop
+        without a stall gives 0 to about ``INTERVAL_MS``. Safe on any thread."""
         return (time.monotonic() - self._last_tick_s) * 1000

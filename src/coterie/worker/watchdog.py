@@ -19,8 +19,8 @@ POLL_INTERVAL_MS = 50
 
 
 class Watchdog:
-    """During its ``with`` block, runs the thread that stops all tasks when the event loop is blocked and the lease has
-    ended: the time for which the group surely counts this worker as a member."""
+    """During its ``with`` block, runs the thread that stops all tasks when the event loop is blocked and the worker's
+    lease has ended. The lease is the time in which the group surely counts this worker as a member."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerPhase(StrEnum):
-    """What a worker does with requests."""
+    """The phases of a worker. The docstring of a phase says what the worker does with requests in this phase."""
 
     STARTING = auto()
     """Requests are refused, except writes, which wait: the logs are not read to their ends, or the runtime is not
@@ -190,9 +190,9 @@ class Worker:
             await asyncio.to_thread(self._check_settings)
         except ConfigError as error:
             logger.error(
-                "This worker received a request to restart a worker, and could not itself start again with its present "
-                "settings file. If it is the worker to restart, it is not restarted and keeps its former settings. "
-                "Correct the file and request the restart again: %s",
+                "This worker has received a request to restart a worker, and its own settings file is invalid. If the "
+                "request is to restart this worker, this worker refuses it and keeps its former settings. Correct the "
+                "file, then request the restart again: %s",
                 error,
             )
             keys = ", ".join(sorted(error.errors))
@@ -203,11 +203,12 @@ class Worker:
 
     async def ask(self, request: Request, attempt: WriteAttempt | None = None) -> Answer:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
-        the herder still processes the request. ``attempt`` is that of :class:`RequestArrived`.
+        the herder still processes the request. ``attempt`` becomes :attr:`RequestArrived.attempt`, whose docstring
+        lists the requests that have one; None for all other requests.
 
-        The response is a RequestRefused, without the herder, when this worker has ended, while the inbox is full, and
-        while this worker starts; but a write is not refused while this worker starts: it waits until the worker has
-        started. A request that has no response when this worker ends is refused, too.
+        The response is a RequestRefused, without the herder, if this worker has ended or its inbox is full. While this
+        worker starts, a write waits until the worker has started, and every other request is refused. A request that
+        has no response when this worker ends is refused, too.
         """
         id_ = RequestId(self._requests)
         self._requests += 1
@@ -250,8 +251,9 @@ class Worker:
         """Order this worker to stop all tasks, leave the group and end, as on SIGTERM; returns at once. A call after
         the first changes nothing. Called on the event loop's thread.
 
-        The order may come too late for the herder: when :meth:`run` has returned an Exit with ``relaunches``, its
-        caller must check ``shutdown_reason`` immediately before it relaunches the process.
+        The order may come too late, when the herder's loop has ended. Therefore a caller of :meth:`run` that has
+        received an Exit with ``relaunches`` must check ``shutdown_reason`` immediately before it relaunches the
+        process.
         """
         self.shutdown_reason = self.shutdown_reason or reason
         self._order_shutdown(ShutdownOrdered(reason=reason))
@@ -441,7 +443,8 @@ class Worker:
             await asyncio.sleep(0)
 
     async def _next_event(self) -> Event | asyncio.Event:
-        """The next event of the inbox; before all of them, a shutdown order that came while the inbox was full."""
+        """Wait for the next event of the inbox, remove and return it; an asyncio.Event is a ping. A shutdown order that
+        came while the inbox was full is returned before all events of the inbox."""
         if (order := self._shutdown) is not None:
             self._shutdown = None
             return order

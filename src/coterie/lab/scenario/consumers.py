@@ -225,12 +225,14 @@ class ConsumersScenario(GroupScenario):
         )
 
     def count_and_add_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
-        """Count the partitions that the consumer ``name`` releases, and add them to the transcript."""
+        """Count ``partitions``, which the consumer ``name`` releases, in :attr:`stopped_partition_count`, and print
+        them: add a line with their names to the transcript."""
         self.stopped_partition_count += len(partitions)
         self.add_output_line(f"{name} stops [{', '.join(partitions)}]")
 
     def add_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
-        """Add the partitions that the consumer ``name`` has been assigned to the transcript."""
+        """Print ``partitions``, the whole new assignment of the consumer ``name``: add a line with their names to the
+        transcript."""
         self.add_output_line(f"{name} reads [{', '.join(partitions)}]")
 
     # -- steps of the coordinator, timers of the consumers ------------------------------------------------------------

@@ -127,8 +127,9 @@ def _run_transcript_block(
 
 
 def _run_command(scenario: WorkersScenario, command: str, read_transcript: Callable[[str], str]) -> None:
-    """Perform ``command``, a line of a transcript without its ``>``. The lines that it prints are added to
-    ``scenario.output_lines``; at the end of a `play` command all lines there are removed.
+    """Perform ``command``, a line of a transcript without its ``>``. The lines that the command prints are added to
+    ``scenario.output_lines``. A `play` command prints nothing: it performs the commands of another transcript, and then
+    removes all lines from ``scenario.output_lines``.
 
     :raises ValueError: when the command is unknown, has an invalid argument, or cannot be performed now.
     :raises KeyError: when the command needs a worker that does not run; also `config` while the leader is a dead

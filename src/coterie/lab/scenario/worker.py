@@ -184,7 +184,8 @@ class ScenarioWorker:
         self.report_state_to_member()
 
     def compute_and_send_round(self, request: AssignmentsRequested) -> None:
-        """Compute the round that the member, as that of the leader, requests, and let it send the assignments."""
+        """Compute the round that ``request`` orders: this worker's member is the group's leader. Then let the member
+        send the assignments."""
         token = RoundToken.checked_token(request.token)
         if token.protocol is ConnectProtocol.EAGER:
             self.compute_and_send_eager_round(request)

@@ -89,9 +89,9 @@ class CoordinatorChecker(Protocol):
         ...
 
     def check_and_store_loaded_group(self, group: Group) -> None:
-        """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one, and set the
-        checker's state to it. A checker may only set its state. The group has its hard state, and has handled no event
-        yet."""
+        """Set the checker's state to ``group``, which the coordinator has loaded from its log at a start, also at its
+        first start. A checker may also check ``group``; that is optional. The group has its hard state, and has handled
+        no event yet."""
         ...
 
 
@@ -225,8 +225,9 @@ class SimCoordinator:
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
     def feed_event(self, event: Event) -> None:
-        """Step the machine with ``event``, check the step, and begin to write its records to the log. Perform all
-        effects that need not wait for records: those of the step when its records are durable."""
+        """Step the machine with ``event``, check the step, and begin to write the records of the step to the log. The
+        effects of the step are performed when all records of this step and of earlier steps are durable: in this call,
+        if no record has to become durable first."""
         group, group_before = self.group, self._group_before
         with MachineAssertionsAsViolations("groups"):
             output = self._steps.step_classic_group(group, event, now_ms=self._world.now_ms)

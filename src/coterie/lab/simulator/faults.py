@@ -57,9 +57,9 @@ class FaultInjector(ABC, Generic[SimProcessT]):
 
     @abstractmethod
     def end_process_faults_with_crash(self) -> None:
-        """End the faults of this simulation's processes; those of links and disk have ended already. A subclass may
-        also end processes permanently. Also crash the coordinator or broker once more: always, or in some seeds. Called
-        once, after the last fault."""
+        """End the faults of this simulation's processes; those of links and disk have ended already. Called once, after
+        the last fault. An implementation also crashes the coordinator or broker once more, in all seeds or in some of
+        them, and may end processes permanently."""
 
     @abstractmethod
     def start_service_if_missing(self, service: str) -> None:

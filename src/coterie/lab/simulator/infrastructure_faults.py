@@ -37,8 +37,8 @@ class FaultEnds:
         self._end_ms_by_key: dict[Hashable, int] = {}
 
     def end_after(self, lasts_ms: int, key: Hashable, end_fault: Callable[[], None]) -> None:
-        """Call ``end_fault`` after ``lasts_ms``, unless another fault with ``key`` lasts longer. The key contains the
-        kind of the fault and what has it, such as a link."""
+        """Call ``end_fault`` after ``lasts_ms``, unless another fault with ``key`` lasts longer. The key names the kind
+        of the fault and the object that has the fault, such as a link."""
         end_ms = self._world.now_ms + lasts_ms
         self._end_ms_by_key[key] = max(end_ms, self._end_ms_by_key.get(key, 0))
 
@@ -82,7 +82,7 @@ class InfrastructureFaults:
 
     def heal(self) -> None:
         """End all faults of links and of the disk. The planned ends of all faults have no effect any more. A crashed
-        coordinator still starts at its own time."""
+        coordinator is not started by this call: it starts at the time that was planned when it crashed."""
         self.ends.clear()
         self._network.heal()
         self._coordinator.disk.is_slow = False

@@ -46,16 +46,16 @@ class Invariant(StrEnum):
     average. Not checked for static members, which may receive their former jobs again (KIP-345), for members with
     claims, and for draining members."""
     LOST_WAITS = "lost-waits"
-    """A leader that also computed the round before assigns the jobs of a worker that has left since to no other worker
-    before the scheduled rebalance delay has passed (KIP-415)."""
+    """A leader that also computed the previous round assigns the jobs of a worker that has left since that round to no
+    other worker before the scheduled rebalance delay has passed (KIP-415)."""
     DELAY_ENDS = "delay-ends"
     """No job that a member may run stays unassigned longer than the scheduled rebalance delay and a tolerance of two
     session timeouts, however many rounds come meanwhile."""
     CLAIMED_ONLY = "claimed-only"
     """A worker with claims runs no other jobs, and no other worker runs the jobs that it claims (KIP-987)."""
     DRAINED = "drained"
-    """A draining worker is assigned no job that a worker without a drain may run, must release its jobs that such a
-    worker may run, and exits with code 0, without any job."""
+    """A draining worker is assigned no job that a non-draining worker may run, must release its jobs that such a worker
+    may run, and exits with code 0, without any job."""
     EAGER_STOPS_FIRST = "eager-stops-first"
     """A worker has stopped all tasks before it sends JoinGroup to a group whose protocol is `eager`."""
     SIGNED = "signed"
@@ -92,8 +92,8 @@ class Invariant(StrEnum):
     VALID_JOB_EPOCH = "valid-job-epoch"
     """Each job that a member holds has one job epoch, above 0 and at most the assignment epoch."""
     STALE_EFFECT = "stale-effect"
-    """A task starts with a higher job epoch than the last run that another owner started, so that the data plane can
-    refuse the writes of that run; and never with a lower job epoch than the last run."""
+    """A task starts with a higher job epoch than the last run that another owner started, so that the data plane
+    (Spark) can refuse the writes of that run; and never with a lower job epoch than the last run."""
     CLIENT_EPOCH_RISES = "client-epoch-rises"
     """The member epochs that a worker receives with its assignments never decrease, except to 0."""
     MEMBER_EPOCH_KEPT = "member-epoch-kept"

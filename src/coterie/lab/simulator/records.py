@@ -137,7 +137,7 @@ class RecordKind(StrEnum):
     """A worker receives its assignment. Values: name, generation, error, config offset, assigned jobs, revoked jobs,
     delay; in a connect group name, member epoch, assignment epoch, config offset, assigned jobs, revoked jobs."""
     ASSIGNMENT_WANTED = "assignment wanted"
-    """A worker's member, as the leader, requests a round from its herder. Values: name, generation, protocol,
+    """The member of the leader's worker requests a round from the herder. Values: name, generation, protocol,
     members."""
     REBALANCE_STARTED = "rebalance started"
     """A worker's member begins to take part in a rebalance. Values: name, whether all tasks must stop."""
@@ -149,7 +149,7 @@ class RecordKind(StrEnum):
     """A worker has left the group. Values: name."""
 
     CONFIGURES = "configures"
-    """A herder, as that of the leader, reports the configured jobs. Values: name, config offset, jobs."""
+    """The herder of the leader's worker reports the configured jobs. Values: name, config offset, jobs."""
     INSTALLS = "installs"
     """A herder sends the target assignment that it has computed, or the failure. Values: name, whether there is a
     target assignment."""
@@ -175,7 +175,7 @@ class RecordKind(StrEnum):
     LEAVES = "leaves"
     """A herder has the member leave the group. Values: name, whether permanently."""
     DEALS = "deals"
-    """A herder, as that of the leader, has computed a round. Values: name, generation; for each member its id, error,
+    """The herder of the leader's worker has computed a round. Values: name, generation; for each member its id, error,
     config offset, assigned jobs, revoked jobs, delay."""
     TASK_STARTS = "task starts"
     """A task starts. Values: name, task."""
@@ -233,7 +233,7 @@ class RecordKind(StrEnum):
     PRODUCED = "produced"
     """A producer receives the response to a batch. Values: name, partition, error, base offset."""
     BATCH_GIVEN_UP = "batch given up"
-    """A producer no longer sends a batch again. Values: name, partition."""
+    """A producer gives up a batch: the batch is not sent again. Values: name, partition."""
     TRANSACTION_ENDED = "transaction ended"
     """A transaction has ended. Values: the request that ended it, that request's sender, the process that began the
     transaction."""

@@ -176,8 +176,8 @@ class ClientsChecker:
                 return f"the event is {type(event).__name__}, which removes no offsets"
 
     def _check_session_removal(self, step: CoordinatorStep, member_id: MemberId) -> None:
-        """If the step has removed the member ``member_id`` because its session timer fired, check that for a session
-        timeout the coordinator had computed no response without an error to the member.
+        """If the step has removed the member ``member_id`` because its session timer fired, check that at least one
+        session timeout has passed since the coordinator computed its last response without an error to this member.
 
         :raises Violation: PATIENT.
         """
@@ -254,8 +254,8 @@ class ClientsChecker:
         if member_id in self._replaced_member_ids:
             raise Violation(
                 Invariant.ONE_PER_INSTANCE,
-                f"{member_id} gets a response without an error, but {self._identities[member_id]} has a newer member "
-                "id",
+                f"{member_id} gets a response without an error, but a newer member has the same instance id "
+                f"{self._identities[member_id]}",
             )
 
     def _check_static_rejoin_is_quiet(self, step: CoordinatorStep, request: JoinGroup) -> None:

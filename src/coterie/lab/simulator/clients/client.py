@@ -249,7 +249,7 @@ class Client(SimProcess):
         """Send the request that ``make_request`` builds from its ``reply_to``, and call ``on_response`` with its
         response. The response is ignored if a newer request of the same ``kind`` was sent. If JoinGroup or SyncGroup
         fails, or has no response after `_JOIN_AGAIN_AFTER_MS`, the client joins again; other requests are not sent
-        again."""
+        again. ``late_max_ms``: by how much the request may arrive late if its connection breaks."""
         token = self._pending_tokens[kind] = object()
         if kind != "heartbeat":
             self.play.world.add_record(RecordKind.SENDS, self.name, kind)

@@ -79,8 +79,8 @@ class ClientsFaults(FaultInjector[Client]):
         self._schedule_next_fault()
 
     def end_process_faults_with_crash(self) -> None:
-        """Resume paused clients, start each client without a process, except those in ``_never_restarted``, and crash
-        the coordinator once more."""
+        """Resume paused clients, start a process of each client that has none, except those in ``_never_restarted``,
+        and crash the coordinator once more."""
         self._no_start_before_ms = 0
         for client in list(self.live_processes.values()):
             self._resume_process(client)

@@ -33,8 +33,8 @@ class ConnectGroupChecker(WorkersChecker):
         self._cut_off: set[MemberId] = set()
         """The members that the coordinator removed because their connections were closed, and of which it has accepted
         no heartbeat since. If a proxy has closed the connection while the process lives, the process runs its tasks
-        until its lease ends. Only then may a task run twice at once; the data plane refuses the writes of the older
-        run."""
+        until its lease ends. Only then may a task run twice at once; the data plane (Spark) refuses the writes of
+        the older run."""
         self._last_run: dict[ConnectorTaskId, tuple[int, str]] = {}
         """By task, the job epoch of its last checked start, and the owner that started it."""
         self.stopped_tasks: list[ConnectorTaskId] = []
@@ -80,8 +80,9 @@ class ConnectGroupChecker(WorkersChecker):
             )
 
     def check_config_offset_of_report(self, process: ConnectWorkerProcess, config_offset: int) -> None:
-        """Check ``config_offset``, up to which the leader ``process`` had read the config log for the configured jobs
-        that it reports: it must not be below the end that the log had when the process learned that it is the leader.
+        """Check the report of the configured jobs that the leader ``process`` sends. ``config_offset``, the offset up
+        to which ``process`` has read the config log, must not be below the end offset that the log had when ``process``
+        learned that it is the leader.
 
         :raises Violation: CONFIGURED_TO_THE_END.
         """
@@ -93,11 +94,13 @@ class ConnectGroupChecker(WorkersChecker):
             )
 
     def check_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
-        """Check that ``process`` may start ``task``: the session of the process has not ended; no other process that
-        may still be a member runs the task; and the job epoch is not lower than that of the last run, and higher if
-        that run had another owner, so that the data plane refuses the writes of that run. Only the session is checked
-        if the coordinator has removed the member of ``process`` because its connection was closed, and has accepted no
-        heartbeat of it since. Otherwise the start is stored as the last run of the task.
+        """Check that ``process`` may start ``task``, and store the start as the last run of the task. The session of
+        ``process`` must not have ended. No other process that may still be a member must run the task. The job epoch
+        must not be lower than that of the last run; it must be higher if the last run had another owner, so that the
+        data plane (Spark) can refuse the writes of that run.
+
+        Only the session is checked, and nothing is stored, if the coordinator has removed the member of ``process``
+        because its connection was closed, and has accepted no heartbeat of this member since.
 
         :raises Violation: ONE_OWNER, STOPPED_WHEN_EXPIRED, STALE_EFFECT.
         """
@@ -126,7 +129,11 @@ class ConnectGroupChecker(WorkersChecker):
         # A job may be assigned to a drained worker that is about to leave: the worker does not start it.
         if process.is_draining and not process.is_ending and (code or process.running_tasks):
             runs = sorted(map(str, process.running_tasks))
-            raise Violation(Invariant.DRAINED, f"{process.name}, which drains, exits with code {code} and runs {runs}")
+            raise Violation(
+                Invariant.DRAINED,
+                f"{process.name}, which drains, exits with code {code} while it runs the tasks {runs}: a drained "
+                "worker must exit with code 0 and without a task",
+            )
 
     def count_and_check_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
         super().count_and_check_task_stop(process, spec)

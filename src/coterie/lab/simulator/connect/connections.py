@@ -224,9 +224,10 @@ class SimConnection:
         self._network.send_message(self._link, Direction.TO_WORKER, on_arrival, on_loss=lambda: None, is_large=is_large)
 
     def end_at_broker(self) -> None:
-        """End the connection at the broker with an orderly end (FIN), whether or not the worker has closed it. The end
-        is reported to the coordinator only if it runs, and each request has a response or is a heartbeat whose response
-        is held back."""
+        """End the connection at the broker with an orderly end (FIN), whether or not the worker has closed the
+        connection. Does nothing if the connection has ended at the broker. The end is reported to the coordinator if
+        two conditions hold: the coordinator runs, and no request of the connection is without a response, except a
+        heartbeat whose response is held back."""
         if not self.is_open_at_broker:
             return
         self.is_open_at_broker = False
@@ -235,8 +236,8 @@ class SimConnection:
             self._broker_side.notify_groups_of_close()
 
     def reset_at_broker(self) -> None:
-        """End the connection at the broker with a reset (RST). This is not reported to the coordinator, because a reset
-        does not show that the process has ended."""
+        """End the connection at the broker with a reset (RST). Unlike an orderly end, a reset is not reported to the
+        coordinator, because it does not show that the process has ended."""
         self.is_open_at_broker = False
 
     def end_after_coordinator_crash(self) -> None:

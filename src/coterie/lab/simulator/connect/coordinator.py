@@ -88,9 +88,9 @@ class ConnectCoordinatorChecker(Protocol):
         ...
 
     def check_and_store_loaded_group(self, group: Group) -> None:
-        """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one, and set the
-        checker's state to it. A checker may only set its state. The group has its hard state, and has handled no event
-        yet."""
+        """Set the checker's state to ``group``, which the coordinator has loaded from its log at a start, also at its
+        first start. A checker may also check ``group``; that is optional. The group has its hard state, and has handled
+        no event yet."""
         ...
 
 
@@ -208,8 +208,9 @@ class SimConnectCoordinator:
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
     def feed_event(self, event: Event) -> None:
-        """Step the machine with ``event``, check the step, and begin to write its records to the log. Perform all
-        effects that need not wait for records: those of the step when its records are durable."""
+        """Step the machine with ``event``, check the step, and begin to write the records of the step to the log. The
+        effects of the step are performed when all records of this step and of earlier steps are durable: in this call,
+        if no record has to become durable first."""
         group, before = self.group, self._hard_state_before_step
         # Before the first step a group may have what an incomplete step has left.
         state_before = None if isinstance(event, GroupLoaded) else group.group_state()
@@ -303,8 +304,9 @@ def _is_refusal(response: Response) -> bool:
 
 
 def _is_request_recorded(request: Request) -> bool:
-    """Whether ``request`` is recorded. Of heartbeats, only those are recorded with which a member joins or leaves, or
-    reports the configured jobs."""
+    """Whether ``request`` and its response are added to the records of the simulation. Of heartbeats, only those are
+    recorded with which a member joins or leaves, or reports the configured jobs; the response to another heartbeat is
+    recorded only if it has an error or an assignment."""
     return not isinstance(request, Heartbeat) or request.member_epoch <= JOIN or request.configured is not None
 
 

@@ -46,6 +46,7 @@ class HardState:
     targets: Mapping[MemberId, TargetWritten]
     current_assignments: Mapping[MemberId, CurrentAssignment]
     departed_members: Mapping[MemberId, MemberDeparted]
+    """By member id, the members that have left and whose jobs are deferred or may still run."""
     group_configs: Mapping[str, str]
     holder_by_job: Mapping[Job, MemberId]
     """For each job that a member holds (the job may run there), this member."""

@@ -43,8 +43,8 @@ class ConnectWorkerProcess(SimWorker):
         """The member epoch of the last assignment that the process has received, also after a loss of the
         membership."""
         self.led_epoch: int | None = None
-        """The leader epoch with which the process is the leader by its last assignment; None if it is not the
-        leader."""
+        """The leader epoch in the last assignment that the process has received, if the process is the leader by this
+        assignment; otherwise None."""
         self.config_log_end_when_led = 0
         """The end offset of the config log when the process last learned that it is the leader."""
         self._session_ends_ms = self._lease_ends_ms = self.world.now_ms

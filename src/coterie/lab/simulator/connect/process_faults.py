@@ -68,7 +68,8 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
         ConnectGroupWorker(self._cluster, self.live_processes, name, handover)
 
     def end_process_faults_with_crash(self) -> None:
-        """End the faults of the assignors and the repetition of requests, and do the same as for all workers."""
+        """End the faults of the assignors and the repetition of requests; then do what the method of the base class
+        does, which includes a crash of the coordinator."""
         self._cluster.assignor.fault_probability = 0.0
         self._cluster.repeated_request_faults.repeat_probability = 0.0
         super().end_process_faults_with_crash()
@@ -82,8 +83,9 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def _end_connection_at_one_side(self) -> None:
-        """End the connection of a random process so that only one side sees the end: the worker, as after a reset by a
-        firewall; or the broker, which sees a reset, or the orderly end that a proxy sends while the worker lives."""
+        """End the connection of a random process so that only one side sees the end. One of three ends is chosen at
+        random: the worker sees a reset, as from a firewall; the broker sees a reset; or the broker sees an orderly end,
+        as from a proxy while the worker lives."""
         process = self._random_process()
         if process is None or process.connection is None:
             return

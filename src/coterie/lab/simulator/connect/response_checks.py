@@ -3,7 +3,7 @@ response, also not after crashes of the coordinator."""
 
 from coterie.groups.connect.messages import Heartbeat, Request, Response
 from coterie.groups.connect.state import Group
-from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
     JOIN,
@@ -12,7 +12,7 @@ from coterie.nouns.connect_groups import (
     PrepareAssignmentResponse,
 )
 from coterie.nouns.ids import GroupEpoch, LeaderEpoch, MemberEpoch, MemberId
-from coterie.nouns.jobs import Job
+from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.target_assignments import GroupSnapshot
 
 
@@ -75,8 +75,8 @@ class ResponseChecker:
             if not 0 < job_epoch <= response.assignment.assignment_epoch:
                 raise Violation(
                     Invariant.VALID_JOB_EPOCH,
-                    f"{member_id} receives the job epoch {job_epoch} at the assignment epoch "
-                    f"{response.assignment.assignment_epoch}",
+                    f"{member_id} receives the job epoch {job_epoch}, but a job epoch must be above 0 and at most the "
+                    f"assignment epoch {response.assignment.assignment_epoch}",
                 )
             for job in jobs:
                 jobs_with_epoch.add(job)
@@ -89,7 +89,9 @@ class ResponseChecker:
                     )
         if jobs_with_epoch != set(response.assignment.jobs):
             raise Violation(
-                Invariant.VALID_JOB_EPOCH, f"the jobs assigned to {member_id} are not those with a job epoch"
+                Invariant.VALID_JOB_EPOCH,
+                f"{member_id} is assigned {job_list_text(response.assignment.jobs)}, but the response has job epochs "
+                f"for {job_list_text(Jobs.of(jobs_with_epoch))}",
             )
 
     def _check_leader_epoch(self, leader: LeaderOfGroup) -> None:

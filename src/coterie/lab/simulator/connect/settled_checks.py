@@ -125,8 +125,8 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
             )
 
     def _task_count_of_newcomer(self) -> int:
-        """The number of tasks that the additional worker now owns. So many tasks may stop for its join, because each of
-        them has moved there."""
+        """The number of tasks that the additional worker now owns. At most this number of tasks may stop when this
+        worker joins, because each of these tasks has moved to it."""
         return sum(len(process.assigned_jobs.tasks) for process in self._processes if process.service == "one-more")
 
     def _create_connector_burst(self, connectors: list[str]) -> None:

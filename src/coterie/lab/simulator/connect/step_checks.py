@@ -196,7 +196,8 @@ class CoordinatorStepChecker:
     # -- time to give jobs back, and retries ------------------------------------------------------------------------
 
     def _store_jobs_to_give_back(self, group: Group) -> None:
-        """Store for each job that a member now has to give back since when this is so."""
+        """For each job that a member now has to give back, store the time of the revocation: the time that is stored
+        already, otherwise the present time. The times of all other jobs are removed."""
         self._pending_since_ms = {
             (member_id, job): self._pending_since_ms.get((member_id, job), self._world.now_ms)
             for member_id, current in group.currents.items()
@@ -272,7 +273,8 @@ class CoordinatorStepChecker:
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
                 f"the assignment epoch changes from {before.assignment_epoch} to {after.assignment_epoch} with the "
-                f"event {type(step.event).__name__}, the group epoch is {after.group_epoch}",
+                f"event {type(step.event).__name__}, but it may only rise, with InstallAssignment or TargetComputed, "
+                f"to at most the group epoch {after.group_epoch}",
             )
 
     def _check_computation_is_needed(self, group: Group) -> None:
@@ -300,9 +302,9 @@ class CoordinatorStepChecker:
         group = step.group
         placed: list[Job] = [job for written in group.targets.values() for job in written.target.jobs]
         if len(placed) != len(set(placed)):
+            repeated = sorted({str(job) for job in placed if placed.count(job) > 1})
             raise Violation(
-                Invariant.LEGAL_TARGET,
-                f"a job is in the targets of two members; the jobs in all targets are {sorted(map(str, placed))}",
+                Invariant.LEGAL_TARGET, f"these jobs are in the targets of more than one member: {repeated}"
             )
         if group.metadata is None or step.hard_state_before.assignment_epoch == group.assignment_epoch:
             return
@@ -356,12 +358,16 @@ class CoordinatorStepChecker:
                 )
             with_epoch = [job for jobs in current.job_epochs.values() for job in jobs]
             if set(with_epoch) != set(current.held_jobs) or len(with_epoch) != len(set(with_epoch)):
-                raise Violation(Invariant.VALID_JOB_EPOCH, f"not each job that {member_id} holds has one job epoch")
+                raise Violation(
+                    Invariant.VALID_JOB_EPOCH,
+                    f"{member_id} holds {job_list_text(current.held_jobs)}, and each of these jobs must have one job "
+                    f"epoch, but its job epochs are for {sorted(map(str, with_epoch))}",
+                )
             if any(not 0 < job_epoch <= group.assignment_epoch for job_epoch in current.job_epochs):
                 raise Violation(
                     Invariant.VALID_JOB_EPOCH,
-                    f"{member_id} holds jobs with the job epochs {sorted(current.job_epochs)}, the assignment epoch is "
-                    f"{group.assignment_epoch}",
+                    f"{member_id} holds jobs with the job epochs {sorted(current.job_epochs)}, but a job epoch must be "
+                    f"above 0 and at most the assignment epoch {group.assignment_epoch}",
                 )
             if is_stable and current.member_epoch != LEAVE_BRIEFLY:
                 is_settled = current.assigned == target and not current.pending
@@ -374,10 +380,10 @@ class CoordinatorStepChecker:
     # -- nothing waits for what is free -----------------------------------------------------------------------------
 
     def _check_waiting_members(self, step: ConnectCoordinatorStep) -> None:
-        """Check each member whose heartbeat has a response that is held back, or was accepted in this step: it is
-        assigned all jobs of its target that no member holds, and is assigned no job outside its target, which it would
-        have to give back. Not checked for a member that has jobs to give back, if the response to its heartbeat is not
-        held back, another member waits for these jobs, or a new target is needed.
+        """Check each member whose heartbeat has a response that is held back, or was accepted in this step: the member
+        is assigned all jobs of its target that no member holds, and no job outside its target. A member that has jobs
+        to give back is checked only if all of this holds: the response to its heartbeat is held back, no other member
+        waits for these jobs, and no new target is needed.
 
         :raises Violation: NOTHING_WAITS_FOR_FREE.
         """

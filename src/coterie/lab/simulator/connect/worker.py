@@ -206,8 +206,8 @@ class ConnectGroupWorker(ConnectWorkerProcess):
                 self._perform_member_effect(effect)
 
     def _perform_member_effect(self, effect: member_messages.Effect) -> None:
-        """Perform one effect of the member. Notifications are passed to the herder; what the checks need of them is
-        stored."""
+        """Perform one effect of the member. A notification is passed to the herder, and the parts of the notification
+        that the checks read are stored."""
         match effect:
             case events.Send():
                 self._send_request(effect)

@@ -107,9 +107,9 @@ class ClassicGroupChecker(WorkersChecker):
             )
 
     def _check_written_generation(self, record: GenerationWritten) -> None:
-        """Check a generation that the coordinator writes. If it has no protocol and no assignments, a round begins: its
-        number must be higher than every generation that was sent to members. Otherwise its assignments are checked as a
-        round, when the generation is written with assignments for the first time.
+        """Check a generation that the coordinator writes. A generation without a protocol and assignments begins a
+        round: the number of the generation must be higher than every generation that was sent to members. The
+        assignments of any other generation are checked as a round when the coordinator writes them for the first time.
 
         :raises Violation: GENERATION_RISES, or those of `check_round`.
         """
@@ -200,7 +200,8 @@ class ClassicGroupChecker(WorkersChecker):
 
     def check_and_store_loaded_group(self, group: Group) -> None:
         """Check the group that the coordinator has loaded, at its first start or after a crash: no generation that was
-        sent is lost. The members of the loaded group no longer count as fenced.
+        sent is lost. The members of the loaded group no longer count as fenced: if newer members had replaced them, the
+        crash has lost the records of the newer members.
 
         :raises Violation: NOTHING_LOST.
         """

@@ -16,7 +16,8 @@ from coterie.nouns.jobs import Job, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedDeferral:
-    """Until when one job must not be assigned to another member than the departed one, and which member that is."""
+    """The deferral of one job of a departed member: before the end of the deferral, the job must not be assigned to any
+    other member."""
 
     deferred_until_ms: int
     """Before this time the job must not be assigned to another member."""
@@ -95,8 +96,8 @@ class DeferralChecker:
             self._check_unassigned_time(round_, now_ms)
 
     def forget_round_before_eager(self, leader: ClassicWorkerProcess) -> None:
-        """Forget the last round of the process ``leader``, which has computed an eager round now: for such a round all
-        members stop all jobs, and no job is deferred."""
+        """Forget the last cooperative round of the process ``leader``, because ``leader`` has now computed an eager
+        round: for an eager round all members stop all jobs, and no job is deferred."""
         self._last_round_by_leader.pop(leader, None)
 
     def forget_last_computed_round(self, leader: ClassicWorkerProcess) -> None:
@@ -129,7 +130,7 @@ class DeferralChecker:
         }
 
     def _check_unassigned_time(self, round_: CheckedRound, now_ms: int) -> None:
-        """Check that no job that a member may run has been unassigned, in all rounds of a time as long as the delay and
+        """Check that no job that a member may run has stayed unassigned, in every round, for as long as the delay plus
         the tolerance.
 
         :raises Violation: DELAY_ENDS.

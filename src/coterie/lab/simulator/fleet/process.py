@@ -46,8 +46,8 @@ class ClassicWorkerProcess(SimWorker):
         """The wire name of the group's protocol by the response to the last JoinGroup, also if the process has not
         received the assignment of that round; empty before the first."""
         self.requested_round: AssignmentsRequested | None = None
-        """The last round that the member, as that of the leader, has requested from the herder; None before the
-        first."""
+        """The last round that the member has requested from the herder, because this worker is the leader; None before
+        the first."""
 
     @property
     def member_id(self) -> MemberId:

@@ -39,12 +39,12 @@ class RoundMember:
     revoked: Jobs
     """The jobs that the round revokes from the member: it must release them."""
     revoked_in_last_round: Jobs = NO_JOBS
-    """The jobs that the last checked round before revoked from the member."""
+    """The jobs that the previous checked round revoked from the member."""
 
     @property
     def still_stopping_jobs(self) -> Jobs:
-        """The jobs that the round before and this round revoke, and that the member still reports: it is still stopping
-        them."""
+        """The jobs that the previous round and this round revoke, and that the member still reports: the member is
+        still stopping them."""
         return self.revoked & self.revoked_in_last_round & self.owned
 
     @property
@@ -62,7 +62,7 @@ class RoundMember:
         revoked_in_last_round: Jobs,
     ) -> "RoundMember":
         """A member from its JoinGroup metadata and its assignment, both decoded. ``revoked_in_last_round``: the jobs
-        that the last checked round before revoked from the member."""
+        that the previous checked round revoked from the member."""
         claims = None
         if metadata.static_connectors is not None or metadata.static_tasks is not None:
             claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
@@ -110,7 +110,7 @@ class CheckedRound:
 
     @cached_property
     def claimed_jobs(self) -> Jobs:
-        """The jobs that members without a drain claim."""
+        """The jobs that non-draining members claim."""
         return union_of_jobs(
             [member.claims for member in self.members.values() if member.claims is not None and not member.is_draining]
         )
@@ -123,7 +123,7 @@ class CheckedRound:
 
     @cached_property
     def assignable_jobs(self) -> Jobs:
-        """The configured jobs that some member without a drain may run."""
+        """The configured jobs that some non-draining member may run."""
         return self.configured_jobs if self.wildcard_members else self.configured_jobs & self.claimed_jobs
 
     @cached_property
@@ -133,7 +133,7 @@ class CheckedRound:
 
     @cached_property
     def unassigned_jobs(self) -> Jobs:
-        """The configured jobs that some member without a drain may run, that no member owned before the round, and that
+        """The configured jobs that some non-draining member may run, that no member owned before the round, and that
         the round assigns to no member."""
         return (
             self.assignable_jobs
@@ -142,9 +142,9 @@ class CheckedRound:
         )
 
     def eligible_jobs(self, member: RoundMember, jobs: Jobs) -> Jobs:
-        """Those of ``jobs`` that ``member`` may run. A draining member may run only jobs that no member without a drain
-        may run, and of these only the jobs that it owns and the jobs that draining members have released; if it has
-        claims, only the released jobs among its claims."""
+        """Those of ``jobs`` that ``member`` may run. A draining member may run only jobs that no non-draining
+        member may run. Of these it may run two kinds: the jobs that it owns, and the jobs that draining members have
+        released; with claims, it may run a released job only if it claims the job."""
         if member.is_draining:
             keepable = (jobs & (member.owned | self.released_by_draining)) - self.assignable_jobs
             return keepable if member.claims is None else keepable & (member.owned | member.claims)
@@ -200,7 +200,7 @@ def _check_releases(round_: CheckedRound) -> None:
 
 def _check_eager_round(round_: CheckedRound, owned_after: Jobs) -> None:
     """Check that an eager round assigns all configured jobs, or none: it assigns none while members may still run jobs
-    from a round before with a cooperative protocol (KIP-415, downgrades). ``owned_after``: all jobs that members own
+    from an earlier round with a cooperative protocol (KIP-415, downgrades). ``owned_after``: all jobs that members own
     after the round.
 
     :raises Violation: ACCOUNTED.
@@ -265,9 +265,11 @@ def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember)
 
 def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
     """Check the stops of the round: the configured jobs that all their owners must release. An owner that has been
-    stopping a job since the round before does not count. Each stopped job is one that none of its owners may run; or it
-    is stopped for balance, and then no member claims it, no jobs stay unassigned because of the delay, and no more jobs
-    are stopped for balance than needed. The stops for balance and drains are within the policy's limit of moves.
+    stopping a job since the previous round does not count as its owner.
+
+    A job may be stopped because none of its owners may run the job. Every other stop is for balance, and is allowed
+    only if no member claims the job, no jobs stay unassigned because of the delay, and no more jobs are stopped for
+    balance than needed. The stops for balance and for drains together must not exceed the policy's limit of moves.
 
     :raises Violation: ONLY_WHAT_MUST_MOVE, MOVES_PER_ROUND.
     """

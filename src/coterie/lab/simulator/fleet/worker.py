@@ -148,7 +148,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
 
     def _check_listener_news(self, effect: herder.NotifyRebalanceListeners) -> None:
         raise AssertionError(
-            "bug in the herder: in a classic group it orders NotifyListeners, which only connect groups have"
+            "bug in the herder: in a classic group it orders NotifyRebalanceListeners, which only connect groups have"
         )
 
     # -- the member --------------------------------------------------------------------------------------------------
@@ -162,8 +162,8 @@ class ClassicGroupWorker(ClassicWorkerProcess):
                 self._perform_member_effect(effect)
 
     def _perform_member_effect(self, effect: member_messages.Effect) -> None:
-        """Perform one effect of the member. Notifications are passed to the herder; what the checks need of them is
-        stored before."""
+        """Perform one effect of the member. A notification is passed to the herder; before that, the parts of the
+        notification that the checks read are stored."""
         match effect:
             case events.Send():
                 self._send_request(effect)

@@ -297,8 +297,8 @@ class SimBroker:
     def _execute_writes(
         self, writes: list[_QueuedWrite]
     ) -> tuple[list[ExecutedRequest], list[tuple[_QueuedWrite, WriteResult | CoterieError]]]:
-        """Execute ``writes`` in the store's open transaction. Returns what the checks need of each write, and each
-        write with its result or its refusal."""
+        """Execute ``writes`` in the store's open transaction. Returns two lists in the order of ``writes``: the input
+        of the checks for each write, and each write with its result or its refusal."""
         durable_writes: list[ExecutedRequest] = []
         outcomes: list[tuple[_QueuedWrite, WriteResult | CoterieError]] = []
         for write in writes:

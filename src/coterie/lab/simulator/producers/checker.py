@@ -142,7 +142,8 @@ class ProducersChecker:
         if not had_unacknowledged_earlier_batch:
             raise Violation(
                 Invariant.IN_SEQUENCE,
-                f"{label!r} is refused as out of order, but every earlier batch was acknowledged when it was sent",
+                f"{label!r} is refused as out of order, but when this batch was sent, every earlier batch in its "
+                "partition was acknowledged",
             )
 
     def check_request_refusal(self, process: str, error: ErrorCode) -> None:

@@ -46,8 +46,8 @@ class WorkersChecker:
         return True
 
     def check_process_exit(self, process: WorkerProcess, code: int) -> None:
-        """Check a process that exits with the exit code ``code``: if it drains, and was not ordered to end for another
-        reason, the code must be 0, and the process must own no jobs and run no tasks.
+        """Check a process that exits with the exit code ``code``: if the process drains, and was not ordered to end for
+        another reason, the code must be 0, and the process must own no jobs and run no tasks.
 
         :raises Violation: DRAINED.
         """
@@ -107,10 +107,11 @@ class WorkersChecker:
         )
 
     def check_config_append(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
-        """Check ``lines``, which are about to be appended to the config log for ``process``: if only the leader may
-        append one of them, the last such line in the log must not come from another process that became the leader
-        later. ``leadership`` is the leadership number of ``process`` when it ordered the append. Also store that
-        ``process`` has appended such a line.
+        """Check ``lines``, which are about to be appended to the config log for ``process``. Nothing is checked if each
+        of ``lines`` may be appended by any worker. Otherwise the process that last appended a line that only the leader
+        may append must be ``process`` itself, or a process that did not become the leader later than ``process``; then
+        ``process`` is stored as the last one. ``leadership`` is the leadership number that ``process`` had when it
+        ordered the append.
 
         :raises Violation: LEADER_LINES_IN_ORDER.
         """
@@ -162,8 +163,8 @@ class WorkersChecker:
         self.check_task_start(process, task)
 
     def check_process_resume(self, process: WorkerProcess) -> None:
-        """Check ``process``, which is about to resume: if it may still be a member of the group, as after a short
-        pause, no other process that may be a member runs one of its tasks.
+        """Check that ``process``, which is about to resume, shares no running task with another process that may still
+        be a member of the group. Nothing is checked if ``process`` can no longer be a member, as after a long pause.
 
         :raises Violation: ONE_OWNER.
         """
@@ -199,7 +200,10 @@ class WorkersChecker:
         """
         if process.running_tasks:
             runs = sorted(map(str, process.running_tasks))
-            raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member_id} {reason} and still runs {runs}")
+            raise Violation(
+                Invariant.STOPPED_WHEN_EXPIRED,
+                f"{process.name} (member {process.member_id}) {reason} and still runs {runs}",
+            )
 
     def _may_run_tasks_as_member(self, process: WorkerProcess) -> bool:
         """Whether ``process`` is not paused and may still be a member of the group. The tasks that a process without a

@@ -43,9 +43,9 @@ class Operators:
             self._send_order(process, "uncordon", CancelDrain(worker=process.service))
 
     def restart_random_worker(self) -> None:
-        """Order a random worker to restart: its process relaunches itself, and the next process continues its
-        membership. In 30 % of the cases, if another worker remains that does not drain, order one to move its jobs
-        first instead; the next process is a new member."""
+        """Order a random worker to restart: its process relaunches itself, and the next process continues the
+        membership. In 30 % of the cases, if at least two workers do not drain, one of these is ordered to move its jobs
+        to other workers before its restart; its next process joins as a new member."""
         if self._rng.random() < 0.3 and (process := self._choose_worker_to_drain()) is not None:
             self._send_order(process, "restart-and-move", RestartWorker(worker=process.service, moves_jobs=True))
         elif running := self._running_unpaused_processes():

@@ -98,8 +98,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         )
 
     def schedule_starts_and_faults(self) -> None:
-        """Schedule the starts of the first workers (in 4 s), the creation of connectors (after 6 s) and the first
-        fault, and begin the checks of every second."""
+        """Schedule the starts of the first workers, each in the next 4 s, the requests to create connectors, from 6 s
+        on, and the first fault; begin the checks of every second."""
         for name in self._services:
             if name not in self._workers_to_start_later:
                 self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service_if_missing, name))
@@ -199,9 +199,10 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self.start_service_if_missing(process.service)  # if no other process of the worker runs by now
 
     def _start_second_process(self) -> None:
-        """Start a second process of a random worker, as an operator does on another host when the first process cannot
-        be reached: the first process pauses for 2 to 20 s. A first process that ends itself when it is replaced may
-        also keep running."""
+        """Start a second process of the worker of a random process, as an operator does on another host when the first
+        process cannot be reached: the first process pauses for 2 to 20 s. If the first process ends itself when another
+        one replaces it, it does not pause in 30 % of the cases. Does nothing if the random process is not the newest
+        one of its worker, or has to pause and is paused already."""
         process = self._random_process()
         if process is None or newest_process(self.live_processes, process.service) is not process:
             return

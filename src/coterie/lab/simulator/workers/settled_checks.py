@@ -188,7 +188,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
     # -- checks of the settled group ----------------------------------------------------------------------------------
 
     def _processes_for_unclaimed_jobs(self) -> Sequence[WorkerT]:
-        """The processes that may run all jobs that no worker claims: those without claims and without a drain; all
+        """The processes that may run all jobs that no worker claims: those that have no claims and do not drain; all
         processes, if the group's protocol transmits no claims."""
         if not self._transmits_claims:
             return self._processes
@@ -207,7 +207,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
         )
 
     def _assignable_jobs(self, configured: Jobs) -> Jobs:
-        """The jobs of ``configured`` that some worker without a drain may run, or that a draining worker still owns
+        """The jobs of ``configured`` that some non-draining worker may run, or that a draining worker still owns
         because no other worker may run them."""
         if self._processes_for_unclaimed_jobs():
             return configured
@@ -217,7 +217,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
         return configured & (self._claimed_jobs() | jobs_of_draining)
 
     def _check_claims(self) -> None:
-        """Check that no worker without a drain owns a job that it may not run because of claims.
+        """Check that no non-draining worker owns a job that it may not run because of claims.
 
         :raises Violation: CLAIMED_ONLY.
         """
@@ -248,7 +248,9 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
         for kind, count_jobs in kinds.items():
             counts = sorted(map(count_jobs, loads))
             if loads and counts[-1] - counts[0] > 1:
-                raise Violation(Invariant.BALANCED, f"the numbers of {kind} by worker are {counts}")
+                raise Violation(
+                    Invariant.BALANCED, f"the numbers of {kind} on the workers differ by more than 1: {counts}"
+                )
 
     def _check_running_configs(self) -> None:
         """Check that each running task runs with its present config.
@@ -263,7 +265,10 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
                         f"{described_spec} with {dict(described_spec.config)}"
                         for described_spec in (spec, runnable_tasks[task])
                     ]  # a repr omits the config
-                    raise Violation(Invariant.RUNS_AS_CONFIGURED, f"{process.name} runs {' and not '.join(texts)}")
+                    raise Violation(
+                        Invariant.RUNS_AS_CONFIGURED,
+                        f"{process.name} runs {texts[0]}, but should run {texts[1]} (the task's present config)",
+                    )
 
     def _check_session_key(self) -> None:
         """If the group's protocol signs requests, check that there is a session key that is not too old.

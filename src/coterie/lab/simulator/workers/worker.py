@@ -197,9 +197,9 @@ class SimWorker(WorkerProcess):
                 pass  # All simulated workers share one process's loggers.
 
     def _exit_process(self, exit_order: herder.Exit) -> None:
-        """Check the exit, and end the process as ``exit_order`` says. Then its worker is relaunched up to 1.5 s later,
-        or its end is reported as that of a drained worker or as a failure (`SharedByWorkers`); after a clean shutdown
-        nothing follows."""
+        """Check the exit, and end the process as ``exit_order`` says. If the process relaunches itself, the next
+        process of the worker starts up to 1.5 s later. Otherwise the end of a drained worker, or an exit code other
+        than 0, is reported to a callback of `SharedByWorkers`. A clean shutdown is not reported."""
         self.cluster.checker.check_process_exit(self, exit_order.exit_code)
         self.kill(RecordKind.EXITS, exit_order.exit_code, exit_order.relaunches)
         self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
@@ -261,9 +261,9 @@ class SimWorker(WorkerProcess):
                 | herder.ApplyOffsetChange()
             ):
                 raise AssertionError(
-                    f"bug in the herder or the simulator: the herder orders the chore {type(chore).__name__}, but "
-                    "Leave is an order to the member, and in the simulation no checkpoint generation is closed, and no "
-                    "user asks for plug-ins or offsets"
+                    f"bug in the herder or the simulator: the herder orders {type(chore).__name__}, which simulated "
+                    "workers do not perform as a chore: Leave is an order to the member, and nothing in the simulation "
+                    "closes a checkpoint generation or asks for plug-ins or offsets"
                 )
 
     def _close_intake_or_runtime(self, chore: herder.CloseRequestIntake | herder.CloseRuntime) -> None:
