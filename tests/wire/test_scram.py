@@ -73,6 +73,7 @@ def test_a_server_without_the_password_is_denied() -> None:
         b"n,,n=u,r=",
         b"n,,r=c,n=u",
         b"n,,n=a=b,r=c",
+        b"n,,n===2C3D,r=c",
         b"p=tls-unique,,n=u,r=c",
         b"n,a=other,n=u,r=c",
         b"\xff,,n=u,r=c",

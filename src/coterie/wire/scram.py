@@ -15,6 +15,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -264,7 +265,7 @@ def _unescape_user(user: str) -> str:
 
     :raises WireError: when it contains an = that is not part of an escape.
     """
-    if "=" in user.replace("=2C", "").replace("=3D", ""):
+    if "=" in re.sub("=2C|=3D", "", user):
         raise WireError("the user name in a SCRAM message contains an = that is not part of =2C or =3D")
     return user.replace("=2C", ",").replace("=3D", "=")
 
