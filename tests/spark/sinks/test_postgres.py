@@ -113,6 +113,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_with_the_constraint(
         ({"sink.connection.url": "postgresql://127.0.0.1:1/none"}, "sink.connection.url", "cannot be reached"),
         ({"sink.connection.url": "jdbc:mysql://h/d"}, "sink.connection.url", "jdbc:postgresql://host:port/database"),
         ({"sink.connection.url": "postgresql://u:p@h/d"}, "sink.connection.url", "not in the URL"),
+        ({"sink.connection.url": "postgresql://h:0/d"}, "sink.connection.url", "a number from 1 to 65535"),
         ({"sink.connection.url": "postgresql://h/d?ssl=1"}, "sink.connection.url", "parameter ssl is not supported"),
         ({"sink.connection.password": "wrong"}, "sink.connection.url", "password authentication failed"),
         ({"sink.table.name.format": "${topic}"}, "sink.table.name.format", "Set the name of the table"),

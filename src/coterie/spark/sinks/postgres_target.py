@@ -315,9 +315,11 @@ def _split_url(url: str) -> tuple[str, int, str, dict[str, str]]:
     if url_parts.username is not None or "@" in url_rest.partition("=")[0]:
         raise ValueError("Set user and password by connection.user and connection.password, not in the URL")
     try:
-        port = url_parts.port or DEFAULT_PORT
+        port = DEFAULT_PORT if url_parts.port is None else url_parts.port
     except ValueError:
-        raise ValueError("The port must be a number from 1 to 65535") from None
+        port = 0
+    if port == 0:
+        raise ValueError("The port must be a number from 1 to 65535")
     database = unquote(url_parts.path.removeprefix("/"))
     if not url_parts.hostname or not database or "/" in database:
         raise ValueError("Must name a host and a database: postgresql://host:port/database")
