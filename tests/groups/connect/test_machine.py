@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import (
     DeleteGroup,
     DescribeGroup,
@@ -14,9 +15,11 @@ from coterie.groups.connect.messages import (
     GroupState,
     ReleaseHeldResponse,
     RemoveMember,
+    SessionTimer,
     SetGroupConfigs,
 )
 from coterie.groups.connect.state import check_all_invariants
+from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo, WorkerUrl
@@ -238,6 +241,25 @@ def test_a_static_member_that_leaves_briefly_stays_and_returns_under_another_id(
     assert returned.assignment is not None
     assert conversation.coordinator.group.group_epoch == epoch
     assert conversation.coordinator.group.targets[MemberId("w2")].target.jobs == before.assignment.jobs
+
+
+def test_the_reason_for_a_removal_says_whether_the_member_had_left_for_a_short_time() -> None:
+    conversation = Conversation()
+    conversation.beat("w0", instance_id=InstanceId("zero"))
+    conversation.beat("w1", instance_id=InstanceId("one"))
+    conversation.beat("w1", -2)
+    now_ms = conversation.now_ms + 30_000
+    reasons = [
+        removal.reason
+        for name in ("w0", "w1")
+        for removal in step(
+            conversation.coordinator.group, TimerFired(key=SessionTimer(member_id=MemberId(name))), now_ms=now_ms
+        ).removals
+    ]
+    assert reasons == [
+        "for 10000 ms (its session timeout) it sent no request that the coordinator accepted",
+        "it left for a short time, and did not return within 10000 ms (its session timeout)",
+    ]
 
 
 def test_the_jobs_that_waited_for_a_member_are_offered_to_it_once() -> None:

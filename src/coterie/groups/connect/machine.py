@@ -40,6 +40,7 @@ from coterie.groups.connect.membership import (
     on_leave,
     remove_member,
     respond_to_held_heartbeat,
+    session_timeout_removal_reason,
     store_configured_jobs_of_leader,
     store_new_target_reasons,
     update_member_metadata,
@@ -275,8 +276,7 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
         case SessionTimer(member_id=member_id) if turn.now_ms < group.sessions[member_id].ends_at_ms:
             turn.set_timer(key, group.sessions[member_id].ends_at_ms)  # heartbeats have renewed the session
         case SessionTimer(member_id=member_id):
-            timeout_ms = group.members[member_id].session_timeout_ms
-            reason = f"for {timeout_ms} ms (its session timeout) it sent no request that the coordinator accepted"
+            reason = session_timeout_removal_reason(group, member_id)
             remove_member(turn, member_id, jobs_may_still_run=False, defers_jobs=True, reason=reason)
         case RevocationTimer(member_id=member_id):
             remove_member(

@@ -441,6 +441,14 @@ def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
     turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
 
 
+def session_timeout_removal_reason(group: Group, member_id: MemberId) -> str:
+    """Why the member, whose session timeout has passed, is removed. For the member's worker, and for the operator."""
+    timeout = f"{group.members[member_id].session_timeout_ms} ms (its session timeout)"
+    if group.has_left_briefly(member_id):
+        return f"it left for a short time, and did not return within {timeout}"
+    return f"for {timeout} it sent no request that the coordinator accepted"
+
+
 def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, defers_jobs: bool, reason: str) -> None:
     """Remove a member; the group epoch rises. If its jobs may still run on its worker (``jobs_may_still_run``), no
     other member gets them until its session would have ended. If the group ``defers_jobs`` for the member's return, its
