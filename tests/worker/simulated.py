@@ -229,6 +229,8 @@ class SimulatedRuntime:
         self.opens.set()
         self.closed = False
         self.halted_at_s: list[float] = []
+        self.halt_error: Exception | None = None
+        """Raised at the end of each :meth:`halt_all_tasks`."""
         """The times at which all tasks were halted, on the monotonic clock."""
         self.failure: str | None = None
         """The error of `open`, or None."""
@@ -388,6 +390,8 @@ class SimulatedRuntime:
         if self._loop is not None:
             for task in halted:
                 self._loop.call_soon_threadsafe(self.emit, TaskHalted(task=task))
+        if self.halt_error is not None:
+            raise self.halt_error
 
     async def next_event(self) -> TaskEvent:
         return await self._events.get()

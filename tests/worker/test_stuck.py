@@ -82,11 +82,13 @@ class BlockableWorker(Worker):
         return event
 
 
+@pytest.mark.parametrize("halt_error", [None, RuntimeError("the JVM has ended")], ids=["halts", "halt raises"])
 async def test_a_worker_with_a_blocked_herder_loses_its_membership_and_another_continues(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, halt_error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck, other = await fleet.start(kind=BlockableWorker), await fleet.start()
     assert isinstance(stuck.worker, BlockableWorker)
+    stuck.runtime.halt_error = halt_error
     await until(lambda: stuck.worker.phase == other.worker.phase == "running", within_s=60)
     await fleet.create(ORDERS, 4)
     await until(lambda: len(stuck.runtime.running) == len(other.runtime.running) == 2, within_s=60)

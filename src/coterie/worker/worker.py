@@ -401,7 +401,14 @@ class Worker:
                     "processes events again",
                     reason,
                 )
-                await asyncio.to_thread(self._runtime.halt_all_tasks)
+                try:
+                    await asyncio.to_thread(self._runtime.halt_all_tasks)
+                except Exception:
+                    # The checkpoints' next owners are protected from queries that still run.
+                    logger.exception(
+                        "This worker failed to stop all its tasks; some may still run until other workers take over "
+                        "their checkpoints"
+                    )
                 self._membership.order(LeaveAndRejoin(reason=reason))
                 await sign
 
