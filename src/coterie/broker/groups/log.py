@@ -184,7 +184,8 @@ class GroupLog(Generic[RecordT]):
             return await asyncio.to_thread(self._decode_groups, values, group_ids)
         except WireError as error:
             raise WorldError(
-                f"cannot decode a record of topic {self._topic.name}: {error}; restore a backup of the broker's log"
+                f"cannot decode a record of topic {self._topic.name}: {error}. If a newer version of Coterie has "
+                "written it, start that version again; else restore a backup of the broker's log"
             ) from error
 
     def _decode_groups(

@@ -83,7 +83,7 @@ def end_round_without_changes(turn: Turn) -> None:
     turn.emit(
         WriteLogMessage(
             text="This rebalance assigns no new jobs: this leader has read the config topic to offset "
-            f"{herder.config.offset}, a member to {highest_config_offset}. Another rebalance follows when this "
+            f"{max(herder.config.offset, 0)}, a member to {highest_config_offset}. Another rebalance follows when this "
             "leader has caught up"
         )
     )
