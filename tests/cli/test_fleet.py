@@ -38,7 +38,7 @@ def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Pat
     wait_until(lambda: not worker.is_running, "the worker has ended")
     assert fleet.worker_unready_reason(0) == "its process has ended (exit code 1)"
     assert not fleet.is_worker_ready(0)
-    fleet.restart_broker_and_report_ended()
+    fleet.handle_ended_children()
     assert fleet.worker_unready_reason(0) == "its process has ended"
     fleet.close()
 
@@ -71,7 +71,7 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
         )
 
     classic = settings(GroupProtocolName.CLASSIC)
-    assert classic.broker_options == ["--initial-delay-ms", "7"]
+    assert classic.broker_timing_options == ["--initial-delay-ms", "7"]
     assert classic.common_worker_properties == {
         "group.protocol": "classic",
         "session.timeout.ms": "8",
@@ -79,7 +79,7 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
         "worker.key": "value",
     }
     connect = settings(GroupProtocolName.CONNECT)
-    assert connect.broker_options == [
+    assert connect.broker_timing_options == [
         "--initial-delay-ms", "7",
         "--config", "group.connect.initial.rebalance.delay.ms=7",
         "--config", "group.connect.session.timeout.ms=8",

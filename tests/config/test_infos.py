@@ -36,7 +36,7 @@ def test_a_key_without_a_definition_that_has_an_error_has_neither_a_definition_n
 
 
 def test_a_null_replaces_the_value_and_its_errors() -> None:
-    infos = make_config_infos("C", DEFINITION, {}, {"d": ["Missing"]}).with_nulls(["b", "d", "e"])
+    infos = make_config_infos("C", DEFINITION, {}, {"d": ["Missing"]}).with_nulls_as_errors(["b", "d", "e"])
     null_number = "Invalid value null for configuration b: Value must be non-null"
     assert infos.errors == {"b": [null_number, NULL_VALUE_ERROR], "d": [NULL_VALUE_ERROR], "e": [NULL_VALUE_ERROR]}
     assert infos.configs[0].value is None

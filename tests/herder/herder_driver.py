@@ -65,7 +65,7 @@ from coterie.nouns.membership import (
     MemberStateChanged,
     SendAssignments,
 )
-from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, RoundToken
+from coterie.wire.connect import AssignmentErrorCode, ClassicAssignmentDetails, ConnectProtocol, RoundToken
 
 ME, OTHER = MemberId("me"), MemberId("other")
 WALL_MS = 1_795_228_766_406
@@ -117,7 +117,7 @@ def assignments_requested(
 def validated(id_: RequestId, errors: Mapping[str, Sequence[str]] | None = None) -> ConfigValidationCompleted:
     """The event for a validation that found ``errors``."""
     return ConfigValidationCompleted(
-        id=id_, infos=ConfigInfos(connector_class="", configs=()).with_errors(errors or {})
+        id=id_, infos=ConfigInfos(connector_class="", configs=()).with_errors_replaced(errors or {})
     )
 
 
@@ -202,7 +202,7 @@ class HerderDriver:
                 leader=leader,
                 leader_url=leader_url,
                 config_offset=ConfigOffset(len(self.config) or -1) if config_offset is None else config_offset,
-                protocol_details=RoundResult(protocol=protocol, error=error, delay_ms=delay_ms),
+                protocol_details=ClassicAssignmentDetails(protocol=protocol, error=error, delay_ms=delay_ms),
             )
         )
 

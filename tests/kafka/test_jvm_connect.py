@@ -32,7 +32,7 @@ from coterie.rest.access import NOT_LOGGED_IN
 from coterie.rest.endpoints import Role
 from coterie.rest.leader import open_http_client
 from coterie.rest.users import PasswordHash, RestUser, write_users
-from coterie.wire.connect import ConnectProtocol, RoundResult
+from coterie.wire.connect import ClassicAssignmentDetails, ConnectProtocol
 from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.faults.row import KEYS
@@ -302,7 +302,7 @@ def runs_except_on(workers_without_class: set[str], tasks: int) -> Callable[[Sta
 def has_waiting_jobs(one: Composed) -> bool:
     """Whether ``one`` received an assignment with a delay, for jobs of a departed worker."""
     return any(
-        isinstance(event, Assigned) and RoundResult.checked_token(event.protocol_details).delay_ms > 0
+        isinstance(event, Assigned) and ClassicAssignmentDetails.checked_instance(event.protocol_details).delay_ms > 0
         for event in one.events
     )
 

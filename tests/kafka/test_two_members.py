@@ -27,7 +27,7 @@ from coterie.nouns.membership import (
     SendAssignments,
     SetWorkerState,
 )
-from coterie.wire.connect import RoundResult
+from coterie.wire.connect import ClassicAssignmentDetails
 from coterie.worker.inbox import now_ms
 from coterie.worker.membership import GroupMembership
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -60,7 +60,8 @@ class Worker:
         """The assignment of a rebalance with this number of members."""
         event = await self.until(
             lambda event: (
-                isinstance(event, Assigned) and RoundResult.checked_token(event.protocol_details).delay_ms == members
+                isinstance(event, Assigned)
+                and ClassicAssignmentDetails.checked_instance(event.protocol_details).delay_ms == members
             )
         )
         assert isinstance(event, Assigned)

@@ -40,7 +40,7 @@ from coterie.member.classic.state import (
 from coterie.member.in_flight import InFlight
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import Assigned, LeaseRenewed, MemberStateChanged
-from coterie.wire.connect import AssignmentErrorCode, RoundResult
+from coterie.wire.connect import AssignmentErrorCode, ClassicAssignmentDetails
 
 UNCHANGED = "unchanged"
 OTHER = "any other"
@@ -214,9 +214,9 @@ def _name_for_herder(event: herder_messages.Event) -> str:
         case MemberStateChanged(state=state):
             return f"MemberStateChanged {state}"
         case Assigned(protocol_details=token) if (
-            RoundResult.checked_token(token).error is not AssignmentErrorCode.NO_ERROR
+            ClassicAssignmentDetails.checked_instance(token).error is not AssignmentErrorCode.NO_ERROR
         ):
-            return f"Assigned {RoundResult.checked_token(token).error.name}"
+            return f"Assigned {ClassicAssignmentDetails.checked_instance(token).error.name}"
         case herder_messages.TimerFired(timer=timer):
             return f"timer {timer}" if isinstance(timer, str) else _name(timer)
         case herder_messages.RequestArrived(request=request):

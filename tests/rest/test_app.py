@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.seams import PluginThreadsLost
-from coterie.rest.problems import STATUS_BY_PROBLEM, ProblemRefusal, error_response
+from coterie.rest.problems import STATUS_BY_PROBLEM, HerderRefusal, error_response
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import SimulatedRuntime, until
 
@@ -208,7 +208,7 @@ async def test_a_read_while_the_worker_starts_is_503_and_may_be_sent_again(clust
 
 @pytest.mark.parametrize("problem", [problem for problem, status in STATUS_BY_PROBLEM.items() if status == 503])
 def test_every_503_has_a_retry_after(problem: Problem) -> None:
-    error = ProblemRefusal(RequestRefused(problem=problem, message="later"))
+    error = HerderRefusal(RequestRefused(problem=problem, message="later"))
     response = error_response(Request({"type": "http", "method": "GET", "headers": []}), error)
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert json.loads(bytes(response.body)) == {"error_code": 503, "message": "later"}

@@ -28,7 +28,7 @@ class FixedSplitRuntime(SimulatedRuntime):
         self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         infos = await super().validate(config, configs_of_checkpointed_tasks)
-        return infos.with_errors(
+        return infos.with_errors_replaced(
             task_count_change_errors(config, int(config["tasks.max"]), configs_of_checkpointed_tasks)
         )
 

@@ -92,7 +92,7 @@ def test_a_call_is_lost_at_the_end_of_its_stage_and_no_longer_when_it_has_return
     assert ledger.expire_calls(61) == [], "a call expires once"
     assert (ledger.lost_thread_count, ledger.running_call_ids(), ledger.next_change_at_s(61)) == (1, [], None)
     assert not ledger.begin_stage(call, CallStage(name="next", began_at_s=61, deadline_s=99))
-    ledger.end_stage(call, now_s=61, outer_ends_at_s=99)
+    ledger.end_stage(call, now_s=61, outer_deadline_s=99)
     assert not ledger.remove_and_check_in_time(call), "the result of a lost call does not count"
     assert ledger.lost_thread_count == 0
 
@@ -104,7 +104,7 @@ def test_only_the_innermost_stage_has_a_time_limit_and_the_outer_one_begins_agai
     begin(ledger, call, now_s=0, timeout_s=10)
     begin(ledger, call, now_s=9, timeout_s=10, name="take over")
     assert ledger.expire_calls(18) == []
-    ledger.end_stage(call, now_s=18, outer_ends_at_s=28)
+    ledger.end_stage(call, now_s=18, outer_deadline_s=28)
     assert ledger.next_change_at_s(18) == 28
     (expired,) = ledger.expire_calls(28)
     assert expired.stage == CallStage(name="start", began_at_s=18, deadline_s=28)
@@ -115,7 +115,7 @@ def test_a_call_in_no_stage_has_no_time_limit() -> None:
     call = ledger.add(STARTS)
     ledger.mark_next_calls_running(0)
     begin(ledger, call, now_s=0, timeout_s=10)
-    ledger.end_stage(call, now_s=1, outer_ends_at_s=11)
+    ledger.end_stage(call, now_s=1, outer_deadline_s=11)
     assert ledger.next_change_at_s(1) is None
     assert ledger.expire_calls(1e9) == []
 

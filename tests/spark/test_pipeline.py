@@ -63,7 +63,9 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
     layout = FolderLayout(format="parquet", partition_columns=())
     folder = SinkFolder(path=Path("/out"), layout=layout)
     assert pipeline.sink == FileSink(
-        folder=folder, rotation=Rotation(flush_rows=None, rotate_interval_ms=30_000), options={"compression": "gzip"}
+        folder=folder,
+        rotation=Rotation(waiting_rows_min=None, rotate_interval_ms=30_000),
+        options={"compression": "gzip"},
     )
     (kept,) = pipeline.transforms
     assert (kept.config_key_in_errors, kept.config_value_in_errors) == ("transforms.kept.condition", "row > 0")

@@ -224,7 +224,7 @@ async def test_a_call_that_is_not_needed_any_more_ends_also_while_it_waits(
     assert in_stage.wait(60)
     waiting = calls.submit(ONE_AT_ONCE, "task c-1", lambda: go_on.wait(60), stage="start")
     for call, message in ((waiting, "was ended before it began"), (running, "has not returned from start")):
-        call.abandon_after(0)
+        call.limit_remaining_time(0)
         with pytest.raises(PluginTimeoutError, match=message):
             await result_of(call)
     lost.wait_for(1)
@@ -337,7 +337,7 @@ async def test_a_function_finds_its_call_abandoned_only_after_on_abandon_was_cal
 
     calls = PluginCalls(LONG_MS, report_count)
     call = calls.submit(ONE_AT_ONCE, "task c-0", function, on_abandon=lambda _: fence.close_nowait())
-    call.abandon_after(0)
+    call.limit_remaining_time(0)
     with pytest.raises(PluginTimeoutError):
         await result_of(call)
     assert await asyncio.to_thread(has_tried_stage.wait, 30)

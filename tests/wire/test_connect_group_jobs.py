@@ -35,7 +35,7 @@ def test_any_set_of_jobs_is_the_same_after_its_way_over_the_wire(some: Jobs) -> 
     arrays = build_entity(ConnectorsAndTasks, job_arrays(some))
     assert jobs_in_arrays(arrays) == some
     listed = listed_jobs([arrays])
-    assert (listed.jobs, listed.repeated_jobs) == (some, NO_JOBS)
+    assert (listed.jobs, listed.jobs_listed_twice) == (some, NO_JOBS)
 
 
 def test_jobs_are_written_sorted_with_one_entry_for_each_connector() -> None:
@@ -48,13 +48,13 @@ def test_jobs_are_written_sorted_with_one_entry_for_each_connector() -> None:
 def test_a_repeated_job_counts_once_and_is_reported() -> None:
     twice = struct(["a", "b", "a"], ("a", [0, 1, 0]), ("b", [7]), ("a", [1, 2]))
     assert jobs_in_arrays(twice) == jobs("a", "b", "a-0", "a-1", "a-2", "b-7")
-    assert listed_jobs([twice]).repeated_jobs == jobs("a", "a-0", "a-1")
+    assert listed_jobs([twice]).jobs_listed_twice == jobs("a", "a-0", "a-1")
 
 
 def test_a_job_of_two_structs_is_repeated() -> None:
     listed = listed_jobs([struct(["a"], ("a", [0])), struct(["b"], ("a", [0, 1])), struct(["a"])])
     assert listed.jobs == jobs("a", "b", "a-0", "a-1")
-    assert listed.repeated_jobs == jobs("a", "a-0")
+    assert listed.jobs_listed_twice == jobs("a", "a-0")
 
 
 @pytest.mark.parametrize(

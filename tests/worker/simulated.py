@@ -459,7 +459,7 @@ class SimulatedGroup:
         self.members[leader].emit(AssignmentsRequested(token=token, member_id=leader, members=members))
 
     def install(self, leader: MemberId, leader_url: WorkerUrl, token: object, computed: ComputedAssignments) -> None:
-        generation = RoundToken.checked_token(token).generation
+        generation = RoundToken.checked_instance(token).generation
         if generation != self.generation:
             return
         for id_, assignment in to_worker_assignments(computed, leader=leader, leader_url=leader_url).items():

@@ -132,22 +132,22 @@ def _allowed_extras_by_kind(
     else:
         extras_states = [(True, False), (False, True), (True, True)]
 
-    def gain_at_prices(kind: _AboveFloor, extras: WorkerExtras, potentials: tuple[int, int]) -> int:
-        return (kind[0] - potentials[0]) * extras[0] + (kind[1] - potentials[1]) * extras[1]
+    def gain_at_prices(kind: _AboveFloor, extras: WorkerExtras, prices: tuple[int, int]) -> int:
+        return (kind[0] - prices[0]) * extras[0] + (kind[1] - prices[1]) * extras[1]
 
-    def dual_objective(potentials: tuple[int, int]) -> int:
+    def dual_objective(prices: tuple[int, int]) -> int:
         gains = sum(
-            count * max(gain_at_prices(kind, state, potentials) for state in extras_states)
+            count * max(gain_at_prices(kind, state, prices) for state in extras_states)
             for kind, count in worker_count_by_kind.items()
         )
-        return gains + potentials[0] * connector_extra_count + potentials[1] * task_extra_count
+        return gains + prices[0] * connector_extra_count + prices[1] * task_extra_count
 
     # An extra saves 0 or 1 stops, so prices outside this range are never needed.
-    potentials = min(product(range(-2, 3), range(-2, 3)), key=dual_objective)
+    prices = min(product(range(-2, 3), range(-2, 3)), key=dual_objective)
     allowed_by_kind = {}
     for kind in worker_count_by_kind:
-        greatest_gain = max(gain_at_prices(kind, state, potentials) for state in extras_states)
+        greatest_gain = max(gain_at_prices(kind, state, prices) for state in extras_states)
         allowed_by_kind[kind] = frozenset(
-            state for state in extras_states if gain_at_prices(kind, state, potentials) == greatest_gain
+            state for state in extras_states if gain_at_prices(kind, state, prices) == greatest_gain
         )
     return allowed_by_kind

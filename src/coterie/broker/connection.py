@@ -74,7 +74,7 @@ class Connection:
         self._writer = writer
         self._in_flight_slots = asyncio.Semaphore(broker.settings.in_flight_max)
         self._connection_budget = ByteBudget(broker.settings.connection_in_flight_size_max)
-        self._in_flight = 0
+        self._in_flight_task_count = 0
         """The number of requests in flight that are handled by asyncio tasks."""
         self._request_count = 0
         """The number of requests that were read."""
@@ -273,7 +273,9 @@ class Connection:
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
                     begun = (
-                        self._handle_and_encode(asked, share) if self._in_flight else self._begin_handling(asked, share)
+                        self._handle_and_encode(asked, share)
+                        if self._in_flight_task_count
+                        else self._begin_handling(asked, share)
                     )
                     if isinstance(begun, bytes):
                         principal_budget.release(len(frame))
@@ -286,7 +288,7 @@ class Connection:
                                 0
                             )  # yield to other connections while this one has more requests buffered
                         continue
-                    self._in_flight += 1
+                    self._in_flight_task_count += 1
                     answer = tasks.create_task(begun)
                     parked.add(answer)
                     budget_shares.add(share)
@@ -305,7 +307,7 @@ class Connection:
             # The peer has closed its side (FIN); any other end of the connection raises an exception. If all requests
             # in flight are held heartbeats, the client has not closed the connection because a response is late, but
             # because the client ends: report this to the groups of its members.
-            if has_ended and self._in_flight == self._member_connection.held_heartbeat_count():
+            if has_ended and self._in_flight_task_count == self._member_connection.held_heartbeat_count():
                 self._member_connection.notify_groups_of_close()
             for answer in (*parked, writing):
                 answer.cancel()
@@ -382,7 +384,7 @@ class Connection:
         def fail_read_if_idle() -> None:
             nonlocal timer
             now_s = loop.time()
-            since_s = now_s if self._reads_since_s is None or self._in_flight else self._reads_since_s
+            since_s = now_s if self._reads_since_s is None or self._in_flight_task_count else self._reads_since_s
             if since_s + idle_timeout_s <= now_s:
                 self._reader.set_exception(TimeoutError(f"the peer has sent no whole request for {idle_timeout_ms} ms"))
             else:
@@ -412,7 +414,7 @@ class Connection:
             self._connection_budget.release(len(frame or b""))
             budget_shares.discard(share)
             share.release()
-            self._in_flight -= 1
+            self._in_flight_task_count -= 1
             self._in_flight_slots.release()
 
     async def _send_response(self, frame: bytes) -> None:

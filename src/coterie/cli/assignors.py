@@ -13,7 +13,7 @@ from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAs
 from coterie.assignors.connect.target_shape import checked_target
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginCaller
-from coterie.cli.plugin_loading import check_registered_once, load_plugin, make_unusable_plugin_error
+from coterie.cli.plugin_loading import check_registered_exactly_once, load_plugin, make_unusable_plugin_error
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -46,7 +46,7 @@ def check_assignors_installed(names: Sequence[str], *, key: str) -> None:
 
     :raises ConfigError: when no installed package registers an assignor with one of the names, or several do.
     """
-    check_registered_once(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
+    check_registered_exactly_once(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
 def load_usable_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:

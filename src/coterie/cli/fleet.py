@@ -63,7 +63,7 @@ class FleetSettings:
         return f"http://{HOST}:{self.first_rest_port + number}"
 
     @property
-    def broker_options(self) -> list[str]:
+    def broker_timing_options(self) -> list[str]:
         """The options of the broker's command that set the delays and timeouts of groups; not its address and data."""
         options = ["--initial-delay-ms", str(self.initial_rebalance_delay_ms)]
         if self.group_protocol is GroupProtocolName.CONNECT:
@@ -92,7 +92,7 @@ class FleetSettings:
 
 
 class Fleet:
-    """Starts, checks and ends a broker and numbered workers on this machine. :meth:`restart_broker_and_report_ended`
+    """Starts, checks and ends a broker and numbered workers on this machine. :meth:`handle_ended_children`
     restarts a broker that has ended, but no worker."""
 
     def __init__(self, settings: FleetSettings, children: Children, print_line: Callable[[str], None]) -> None:
@@ -132,7 +132,7 @@ class Fleet:
             if not is_port_free(port):
                 raise WorldError(f"Port {port}, which {port_user} needs, is in use: choose another with {option}.")
 
-    def check_data_folder_is_unused(self) -> None:
+    def check_data_folder_unlocked(self) -> None:
         """Check that no running broker uses the data folder. Without this check, the failed start of this fleet's
         broker would be written to the logs of the other cluster.
 
@@ -160,7 +160,7 @@ class Fleet:
         self._broker = self._start_broker_process()
         deadline = time.monotonic() + _BROKER_READY_TIMEOUT_S
         while not _accepts_connections(self.settings.broker_port):
-            self.restart_broker_and_report_ended()
+            self.handle_ended_children()
             if time.monotonic() > deadline:
                 raise WorldError(
                     f"The broker did not open its port within {_BROKER_READY_TIMEOUT_S:.0f} s.{self._broker_log_tail()}"
@@ -210,7 +210,7 @@ class Fleet:
 
     # -- monitoring ---------------------------------------------------------------------------------------------------
 
-    def restart_broker_and_report_ended(self) -> None:
+    def handle_ended_children(self) -> None:
         """Check the children once: restart a broker that has ended, and report each worker that has ended.
 
         A worker that has ended is removed from ``workers`` and added to ``ended_workers``.
@@ -297,7 +297,7 @@ class Fleet:
         """Start the broker's process; does not wait until the broker is ready."""
         listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data_folder / "broker")
         return self._start_coterie_process(
-            "broker", "broker", "--listen", listen, "--data", data, *self.settings.broker_options
+            "broker", "broker", "--listen", listen, "--data", data, *self.settings.broker_timing_options
         )
 
     def _start_coterie_process(self, name: str, *arguments: str) -> Child:

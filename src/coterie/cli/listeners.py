@@ -20,7 +20,7 @@ from coterie.assignors.connect.interface import (
     ConnectAssignor,
     WorkerRebalanceListener,
 )
-from coterie.cli.plugin_loading import check_registered_once, load_plugin
+from coterie.cli.plugin_loading import check_registered_exactly_once, load_plugin
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked, RebalanceNews
 from coterie.nouns.target_assignments import TargetOfMember
 
@@ -61,7 +61,7 @@ def check_listeners_installed(names: Sequence[str], *, key: str) -> None:
 
     :raises ConfigError: when no installed package registers a listener with one of the names, or several do.
     """
-    check_registered_once(LISTENER_ENTRY_POINTS, names, kind=_KIND, key=key)
+    check_registered_exactly_once(LISTENER_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
 def _create_listener(listener_class: Any) -> WorkerRebalanceListener:

@@ -31,7 +31,7 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
     return plugin
 
 
-def check_registered_once(group: str, names: Sequence[str], *, kind: str, key: str) -> None:
+def check_registered_exactly_once(group: str, names: Sequence[str], *, kind: str, key: str) -> None:
     """Check that exactly one installed package registers each of ``names`` in the entry points ``group``. Nothing is
     imported. ``kind`` and ``key`` are for the message: the kind of plug-in, and the config key that contains the names.
 

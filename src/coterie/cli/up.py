@@ -26,7 +26,7 @@ def run_cluster(
         with Children(settings.data_folder / "logs") as children:
             fleet = Fleet(settings, children, print_line=typer.echo)
             fleet.check_ports_are_free(workers)
-            fleet.check_data_folder_is_unused()
+            fleet.check_data_folder_unlocked()
             typer.echo(
                 f"Starting the broker and {workers} workers; data in {settings.data_folder}, logs in "
                 f"{settings.data_folder / 'logs'}"
@@ -56,7 +56,7 @@ def _run_until_group_is_empty(fleet: Fleet) -> None:
     """
     starting_numbers = set(fleet.workers)
     while fleet.workers:
-        fleet.restart_broker_and_report_ended()
+        fleet.handle_ended_children()
         for number in sorted(starting_numbers & fleet.workers.keys()):
             if fleet.is_worker_ready(number):
                 starting_numbers.discard(number)
@@ -70,5 +70,5 @@ def _run_until_group_is_empty(fleet: Fleet) -> None:
             "a killed worker is a member until its session ends. Ctrl-C stops the broker."
         )
     while fleet.may_group_have_members():
-        fleet.restart_broker_and_report_ended()
+        fleet.handle_ended_children()
         time.sleep(1)

@@ -91,7 +91,7 @@ class ConfigKey:
     """The label of the form's field; empty means ``name``."""
     dependents: tuple[str, ...] = ()
     """The keys whose validity may change when this key's value changes."""
-    normalizer: Callable[[str], str] | None = None
+    normalizer_for_comparison: Callable[[str], str] | None = None
     """Converts a valid value to its canonical text, with which values are compared: two spellings of one value give the
     same text. Checks and uses of a value take the unconverted text. None: the value is its own canonical text."""
     name_in_type_errors: str = ""
@@ -121,9 +121,9 @@ class ConfigKey:
         always normalized."""
         if self.type is Type.LIST:
             return ",".join(split_list(value))
-        if self.normalizer is None or self.value_error(value) is not None:
+        if self.normalizer_for_comparison is None or self.value_error(value) is not None:
             return value.strip()
-        return self.normalizer(value.strip())
+        return self.normalizer_for_comparison(value.strip())
 
     def value_error(self, value: str | None) -> str | None:
         """An error message when ``value`` is not valid for this key, else None. ``value`` None: the config does not
@@ -150,10 +150,10 @@ class ConfigKey:
         if message is None:
             return []
         is_null = value is not None and type_error(self.type, value) is not None
-        return [message, *(self.null_errors if is_null else ())]
+        return [message, *(self.validator_errors_for_null if is_null else ())]
 
     @property
-    def null_errors(self) -> tuple[str, ...]:
+    def validator_errors_for_null(self) -> tuple[str, ...]:
         """The messages with which the key's validator rejects a null in a JSON config; empty if the validator accepts a
         null. The message about a null for any key, :data:`.NULL_VALUE_ERROR`, is not among them."""
         if not isinstance(self.validator, Range):

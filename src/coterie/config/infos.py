@@ -75,28 +75,30 @@ class ConfigInfos:
             f"available connectors are: {', '.join(names.values)}"
         )
 
-    def with_errors(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
+    def with_errors_replaced(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
         """A copy in which the keys of ``errors_by_key`` have these errors instead of their own. A key that is not among
         :attr:`configs` is added, without a definition and a value."""
         known_keys = {info.name for info in self.configs}
         changed = (replace(info, errors=tuple(errors_by_key.get(info.name, info.errors))) for info in self.configs)
         return replace(self, configs=(*changed, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
-    def with_nulls(self, keys: Iterable[str]) -> "ConfigInfos":
+    def with_nulls_as_errors(self, keys: Iterable[str]) -> "ConfigInfos":
         """A copy for a config in which each of ``keys`` has the value null in JSON. In the copy these keys have no
         value, and the errors of a null instead of their own errors."""
         null_keys = list(keys)
         without_values = replace(
             self,
             configs=tuple(
-                replace(info, value=None, errors=() if info.key is None else info.key.null_errors)
+                replace(info, value=None, errors=() if info.key is None else info.key.validator_errors_for_null)
                 if info.name in null_keys
                 else info
                 for info in self.configs
             ),
         )
         own_errors = without_values.errors
-        return without_values.with_errors({key: [*own_errors.get(key, ()), NULL_VALUE_ERROR] for key in null_keys})
+        return without_values.with_errors_replaced(
+            {key: [*own_errors.get(key, ()), NULL_VALUE_ERROR] for key in null_keys}
+        )
 
 
 def make_config_infos(

@@ -40,7 +40,7 @@ def create_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDu
     generation.
 
     The chore is not ordered if it is already running for this connector, if this worker owns the connector and
-    `connectors` splits it (:func:`_can_be_split_here`), or if this worker is leaving or has no valid lease
+    `connectors` splits it (:func:`_is_splittable_here`), or if this worker is leaving or has no valid lease
     (:meth:`.WorkerMembership.has_valid_lease`)."""
     herder, name = turn.herder, timer.connector
     if not _has_task_awaiting_config(turn, name):
@@ -48,7 +48,7 @@ def create_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDu
     set_closed_checkpoint_timer(turn, name)
     connector = herder.config.connector(name)
     # The worker that owns the connector splits it and publishes the task configs, unless the config cannot be split.
-    is_at_work = name in herder.work.connectors_creating_generation or _can_be_split_here(turn, name)
+    is_at_work = name in herder.work.connectors_creating_generation or _is_splittable_here(turn, name)
     if connector is None or is_at_work or not herder.lifecycle.is_runtime_open or herder.lifecycle.is_leaving:
         return
     if herder.place.has_valid_lease(turn.now_ms):
@@ -69,7 +69,7 @@ def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreation
     if connector is None or event.task_configs is None or connector.incarnation != event.incarnation:
         return
     if (
-        _can_be_split_here(turn, name)
+        _is_splittable_here(turn, name)
         or not _has_task_awaiting_config(turn, name)
         or not herder.place.has_current_assignment
     ):
@@ -108,9 +108,9 @@ def log_publication_refusal(turn: Turn, name: ConnectorName, refusal: str | None
     """A publication of task configs has ended. If the leader refused them or could not be reached (``refusal`` is the
     reason; None: they were accepted), and a task waits here for them, log the refusal.
 
-    Does nothing if `connectors` splits the connector here (:func:`_can_be_split_here`): it then logs the refusal itself
-    and sends the task configs again."""
-    if refusal is None or _can_be_split_here(turn, name) or not _has_task_awaiting_config(turn, name):
+    Does nothing if `connectors` splits the connector here (:func:`_is_splittable_here`): it then logs the refusal
+    itself and sends the task configs again."""
+    if refusal is None or _is_splittable_here(turn, name) or not _has_task_awaiting_config(turn, name):
         return
     turn.emit(
         WriteLogMessage(
@@ -124,11 +124,11 @@ def log_publication_refusal(turn: Turn, name: ConnectorName, refusal: str | None
     )
 
 
-def _can_be_split_here(turn: Turn, name: ConnectorName) -> bool:
+def _is_splittable_here(turn: Turn, name: ConnectorName) -> bool:
     """Whether this worker owns the connector, and `connectors` has split it, is splitting it or will split it. False if
     its config could not be split here."""
     split = turn.herder.work.local_connectors.get(name)
-    return split is not None and split.can_be_split
+    return split is not None and split.is_splittable
 
 
 def _has_task_awaiting_config(turn: Turn, name: ConnectorName) -> bool:

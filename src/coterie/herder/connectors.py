@@ -150,7 +150,7 @@ def _reconcile_started_connector(
             _report_split_status(turn, name, local_connector)
         case NotSplit() if (
             reason := herder.lifecycle.no_new_jobs_reason
-        ) is not None and not herder.has_started_connector(name):
+        ) is not None and not herder.has_started_connector_here(name):
             statuses.report_status(turn, name, JobState.UNASSIGNED, reason)
         case NotSplit() | SplitRetryPending() | Unsplittable() | SplitComplete():
             if herder.place.has_valid_lease(turn.now_ms):

@@ -84,7 +84,7 @@ def finish_drain_or_report_changes(turn: Turn) -> None:
             relaunches=drain.relaunches,
         )
     elif herder.lifecycle.is_runtime_open:
-        protocol_of(herder).report_pending_state_changes(turn)
+        protocol_of(herder).report_worker_state_changes(turn)
 
 
 def _drain_refusal(herder: Herder, *, alternative: str) -> RequestRefused | None:
@@ -112,5 +112,5 @@ def _set_drain(turn: Turn, drain: Drain | None, *, reason: str) -> None:
     was_draining = herder.lifecycle.is_draining
     herder.lifecycle.drain = drain
     if herder.lifecycle.is_draining is not was_draining:
-        protocol_of(herder).store_pending_state_change(turn, reason)
+        protocol_of(herder).store_worker_state_change(turn, reason)
     turn.emit(WriteLogMessage(text=f"An operator ordered: {reason}"))

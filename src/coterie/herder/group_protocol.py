@@ -57,15 +57,15 @@ class GroupProtocol(Protocol):
         such changes has ended; in a connect group, the leader reports the jobs to the coordinator."""
         ...
 
-    def store_pending_state_change(self, turn: Turn, reason: str) -> None:
+    def store_worker_state_change(self, turn: Turn, reason: str) -> None:
         """A state has changed that this worker reports when it joins a classic group: it drains, drains no longer, or
-        starts no new jobs. Store ``reason``, a text that names the change, until :func:`report_pending_state_changes`
+        starts no new jobs. Store ``reason``, a text that names the change, until :func:`report_worker_state_changes`
         requests the round. Does nothing in a connect group, where the next `SetWorkerState` order contains the
         change."""
         ...
 
-    def report_pending_state_changes(self, turn: Turn) -> None:
-        """In a classic group, request a round for the changes that :func:`store_pending_state_change` has stored. Does
+    def report_worker_state_changes(self, turn: Turn) -> None:
+        """In a classic group, request a round for the changes that :func:`store_worker_state_change` has stored. Does
         nothing in a connect group."""
         ...
 
@@ -104,7 +104,7 @@ class GroupProtocol(Protocol):
         protocol that has no rounds."""
         ...
 
-    def request_group_view_unless_ready(self, turn: Turn) -> bool:
+    def prepare_group_view(self, turn: Turn) -> bool:
         """Returns whether :func:`group_view` can be called at once: always True in a classic group, also if this worker
         has no view. False in a connect group: the group's description is requested from the coordinator, and the view
         is up to date when the event `GroupDescribed` follows."""

@@ -25,7 +25,7 @@ def on_plugin_threads_lost(turn: Turn, event: PluginThreadsLost) -> None:
             f"{event.lost_threads_total} of its threads hang in plug-ins, more than "
             f"plugin.lost.threads.max={lost_threads_max}. The worker's log names these threads"
         )
-        protocol_of(turn.herder).store_pending_state_change(
+        protocol_of(turn.herder).store_worker_state_change(
             turn, "too many threads hang in plug-ins: this worker starts no new jobs"
         )
         turn.emit(WriteLogMessage(text=lifecycle.no_new_jobs_reason, is_error=True))

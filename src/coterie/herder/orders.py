@@ -29,7 +29,7 @@ def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
             is_for_this_worker = request.task in turn.herder.place.assigned
         case DescribeWorkerGroup():
             is_for_this_worker = False
-    if is_for_this_worker or protocol_of(turn.herder).request_group_view_unless_ready(turn):
+    if is_for_this_worker or protocol_of(turn.herder).prepare_group_view(turn):
         _answer_worker_request(turn, id_, request)
     else:
         view_requests.keep(turn, id_, request)

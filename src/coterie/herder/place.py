@@ -41,7 +41,7 @@ def drop_jobs_before_join(turn: Turn) -> bool:
     return not was_known
 
 
-def join_without_statuses(turn: Turn) -> None:
+def allow_join_before_statuses(turn: Turn) -> None:
     """Let this worker join the round before the statuses of its stopped jobs are written, because an append of statuses
     has failed; they are still written later. Does nothing unless the worker stops all its jobs before a join."""
     place = turn.herder.place
@@ -73,7 +73,7 @@ def apply_round_result(turn: Turn, event: Assigned, *, has_failed: bool) -> None
             place.assigned = retained_jobs(place.assigned, event) | event.jobs
 
 
-def set_member_state(turn: Turn, state: MemberState) -> None:
+def set_rebalance_state(turn: Turn, state: MemberState) -> None:
     """Store ``state``, which says how far this worker is in a rebalance of a connect group. Ignored while this worker
     has no assignment."""
     place = turn.herder.place

@@ -88,9 +88,11 @@ def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNot
             _answer_question(turn, event.id, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         case ConfigValidationCompleted(infos=infos):
             if question.config.get("name") is not None:
-                infos = infos.with_errors(name_errors(_connector_name(question)))
+                infos = infos.with_errors_replaced(name_errors(_connector_name(question)))
             _answer_question(
-                turn, event.id, infos.with_nulls(key for key, value in question.config.items() if value is None)
+                turn,
+                event.id,
+                infos.with_nulls_as_errors(key for key, value in question.config.items() if value is None),
             )
 
 

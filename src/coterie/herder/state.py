@@ -628,11 +628,11 @@ class Herder:
         drain does not count."""
         if self.lifecycle.no_new_jobs_reason is None:
             return None
-        connectors = frozenset(name for name in self.owned_jobs.connectors if self.has_started_connector(name))
+        connectors = frozenset(name for name in self.owned_jobs.connectors if self.has_started_connector_here(name))
         runs = self.work.local_tasks
         return Jobs(connectors, frozenset(task for task in self.owned_jobs.tasks if task in runs and runs[task].starts))
 
-    def has_started_connector(self, name: ConnectorName) -> bool:
+    def has_started_connector_here(self, name: ConnectorName) -> bool:
         """Whether this worker has started the connector since it was assigned to this worker: it has begun to split it,
         or has reported another state of it than UNASSIGNED."""
         run, reported = self.work.local_connectors.get(name), self.work.last_reported.get(name)

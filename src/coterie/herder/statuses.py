@@ -131,7 +131,7 @@ def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
         herder.work.statuses_in_flight = {}
         active_topics.clear_topics_in_flight(turn)
         return
-    place.join_without_statuses(turn)
+    place.allow_join_before_statuses(turn)
     turn.emit(
         WriteLogMessage(
             text=f"Statuses could not be written to the status topic; the next attempt is in {RETRY_MS} ms: "

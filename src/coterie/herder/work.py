@@ -292,7 +292,7 @@ class LocalConnector:
         configs are being sent."""
 
     @property
-    def can_be_split(self) -> bool:
+    def is_splittable(self) -> bool:
         """Whether this worker has task configs for the connector, is splitting it, or will split it. False when its
         config could not be split."""
         return not isinstance(self.state, Unsplittable)

@@ -71,7 +71,7 @@ class _WriteDefaults:
         """Whether only the leader may write it."""
         return True
 
-    def lines_for_request_id(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+    def request_id_carrier_lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """Lines that change nothing and are written before those of :meth:`lines`, only to contain the request's id:
         for a write whose own lines are all tombstones. Empty for the other writes."""
         return ()
@@ -202,7 +202,7 @@ class DeletionWrite(_WriteDefaults):
         """The lines that the write appends: two tombstones."""
         return config_records.deletion_lines(self.request.connector)
 
-    def lines_for_request_id(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+    def request_id_carrier_lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The target state, unchanged: a tombstone cannot contain the request's id."""
         name = self.request.connector
         return (config_records.target_state_line(name, config.target_state(name)),)

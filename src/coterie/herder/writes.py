@@ -269,7 +269,7 @@ def _lines_to_append(config: ConfigState, write: PendingWrite) -> tuple[NewTopic
     lines = write.kind.lines(config)
     if write.attempt is None:
         return lines
-    return config_records.with_request_id((*write.kind.lines_for_request_id(config), *lines), write.attempt.id)
+    return config_records.with_request_id((*write.kind.request_id_carrier_lines(config), *lines), write.attempt.id)
 
 
 def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | None:
@@ -352,7 +352,7 @@ def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNot
         _answer_write(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         return
     # The runtime may report an error of the name, too; only this room's error of the name is kept.
-    errors = event.infos.with_errors(name_errors(write.kind.request.connector)).errors
+    errors = event.infos.with_errors_replaced(name_errors(write.kind.request.connector)).errors
     if errors:
         _answer_write(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     elif (change := _initial_offset_change(turn.herder, write)) is not None:

@@ -105,12 +105,12 @@ async def _test_access_once(
         # it requires a login.
         await connection.ask(DESCRIBE_GROUPS, {"groups": (), "include_authorized_operations": False})
         if transactional_id is not None:
-            await _check_transactional_id_permission(connection, transactional_id)
+            await _check_transactional_id_describable(connection, transactional_id)
     finally:
         connection.close()
 
 
-async def _check_transactional_id_permission(connection: BrokerConnection, transactional_id: str) -> None:
+async def _check_transactional_id_describable(connection: BrokerConnection, transactional_id: str) -> None:
     """Check that the broker allows this client to describe ``transactional_id``, by a lookup of its coordinator.
 
     The leader needs Write, which implies Describe. Write itself is not checked here: a worker whose user has only

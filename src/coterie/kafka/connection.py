@@ -225,7 +225,7 @@ class BrokerConnection:
             build_request(api.api_key, version, values), correlation_id=self._correlation_id, client_id=self._client_id
         )
         try:
-            response_future = self._router.expect_response(self._correlation_id)
+            response_future = self._router.expect_response_or_error(self._correlation_id)
             self._transport.write(with_length(frame))
             match await response_future:
                 case bytes(data):
@@ -269,7 +269,7 @@ class _ResponseRouter(asyncio.Protocol):
         self._connection_error: OSError | WireError | None = None
         """The first error of the connection, None without an error. Later requests fail with it."""
 
-    def expect_response(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
+    def expect_response_or_error(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
         """A future for the response to the request with this correlation id. Its result is the frame without its
         length. If the connection breaks before, or invalid bytes arrive, its result is the error: to await the
         future returns the error and does not raise it.

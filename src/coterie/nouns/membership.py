@@ -2,7 +2,7 @@
 
 `member` derives the events from the protocol's messages, and `herder` handles them; neither imports the other. A
 ``token``, or a value in ``protocol_details``, is read only by modules of one group protocol: for a classic group it is
-a `RoundToken` or a `RoundResult` of `wire.connect`, for a connect group the values that each message
+a `RoundToken` or a `ClassicAssignmentDetails` of `wire.connect`, for a connect group the values that each message
 names.
 """
 
@@ -347,7 +347,7 @@ class Assigned:
     config_offset: ConfigOffset
     """How far the config log has to be read before the assigned jobs may start."""
     protocol_details: object
-    """What the protocol adds: in a classic group a `RoundResult` with the protocol, the leader's error and
+    """What the protocol adds: in a classic group a `ClassicAssignmentDetails` with the protocol, the leader's error and
     the delay; in a connect group :class:`ConnectAssignmentDetails`."""
 
 

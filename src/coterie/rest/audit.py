@@ -94,14 +94,14 @@ class AuditLine:
         if context.replaced_config is not None:
             line["before"] = masked_config(context.replaced_config)
         if response.status_code < 400:
-            line |= self._new_values_field(body)
+            line |= self._after_field(body)
         line["status"] = response.status_code
         if response.status_code >= 400:
             # Only the first line: the further lines of an invalid config quote its values.
             line["message"] = str(body.get("message", "")).partition("\n")[0]
         logger.info("%s", json.dumps(line, ensure_ascii=False))
 
-    def _new_values_field(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _after_field(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The field ``after`` of the line of a request that was performed; empty when the line has none."""
         if self.operation in _CONFIG_OPERATIONS and "config" in response_body:
             config = response_body["config"]  # Of another form than a config if another program leads the group.

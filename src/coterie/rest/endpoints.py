@@ -452,7 +452,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DRAIN_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
-        response_body_type=models.OrderedWorker,
+        response_body_type=models.AcceptingWorker,
         success_statuses=(202,),
     ),
     Endpoint(
@@ -461,7 +461,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.UNCORDON_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
-        response_body_type=models.OrderedWorker,
+        response_body_type=models.AcceptingWorker,
         success_statuses=(202,),
     ),
     Endpoint(
@@ -471,7 +471,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
         type_by_query_parameter={"moveJobs": str},
-        response_body_type=models.OrderedWorker,
+        response_body_type=models.AcceptingWorker,
         success_statuses=(202,),
     ),
 )

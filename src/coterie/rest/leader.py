@@ -24,7 +24,7 @@ from coterie.rest import signatures
 from coterie.rest.callers import Sign, add_signed_caller_headers
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_path_segments
-from coterie.rest.problems import NotLoggedInError, ProblemRefusal
+from coterie.rest.problems import HerderRefusal, NotLoggedInError
 from coterie.rest.request_context import context_of
 
 RESPONSE_TIMEOUT_S = 95.0
@@ -150,7 +150,7 @@ async def forward_to_worker(
     """
     forward_value = request.query_params.get(FORWARD_PARAMETER)
     if refusal.redirect_url is None or (forward_value is not None and forward_value.lower() != "true"):
-        raise ProblemRefusal(refusal)
+        raise HerderRefusal(refusal)
     may_forward_again = forward_value is None
     query = [(key, value) for key, value in request.query_params.multi_items() if key != FORWARD_PARAMETER]
     query.append((FORWARD_PARAMETER, "true" if may_forward_again else "false"))

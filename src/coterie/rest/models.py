@@ -145,7 +145,7 @@ class ExpandedConnector(BaseModel):
     status: ConnectorStatus | None = None
 
 
-class OrderedWorker(BaseModel):
+class AcceptingWorker(BaseModel):
     """The worker that has accepted an operator's order: to drain, to cancel its drain, or to restart."""
 
     worker_id: str

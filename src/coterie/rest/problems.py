@@ -53,7 +53,7 @@ class HttpRefusal(Refusal):
     status: int
 
 
-class ProblemRefusal(HttpRefusal):
+class HerderRefusal(HttpRefusal):
     """The herder refused the request, or the request could not be forwarded to another worker."""
 
     def __init__(self, refusal: RequestRefused) -> None:
@@ -117,7 +117,7 @@ def answer_or_raise(answer: Answer, answer_type: type[AnswerT]) -> AnswerT:
     :raises ProblemRefusal: when ``answer`` is a :class:`RequestRefused`.
     """
     if isinstance(answer, RequestRefused):
-        raise ProblemRefusal(answer)
+        raise HerderRefusal(answer)
     assert isinstance(answer, answer_type), f"the response must be a {answer_type.__name__}, but is {answer}"
     return answer
 

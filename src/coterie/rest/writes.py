@@ -114,7 +114,7 @@ async def perform_or_forward_write(
                     if not isinstance(write, Write):
                         raise
                     attempt, failure = replace(attempt, is_repeat=True), str(error)
-                last_answer: Answer = _timeout_refusal_of_sending(answer, failure, sent_since_ms)
+                last_answer: Answer = _forwarding_timeout_refusal(answer, failure, sent_since_ms)
             case RequestRefused(problem=problem) if problem in _PASSING_PROBLEMS:
                 last_answer = answer
                 if problem is Problem.UNASSIGNED:
@@ -134,7 +134,7 @@ async def perform_or_forward_write(
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 
 
-def _timeout_refusal_of_sending(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
+def _forwarding_timeout_refusal(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
     """The refusal of a write whose time limit ended while this worker tried to forward the write. ``redirection``: the
     herder's response with the URL of the other worker. ``failure``: why the last attempt has failed. ``began_at_ms``:
     when the first attempt to forward began, in milliseconds since the Unix epoch."""

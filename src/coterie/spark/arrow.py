@@ -39,7 +39,7 @@ def read_arrow_batches(
     :raises UnreachableError: as :func:`store_and_yield_arrow_partitions`.
     """
     if is_small:
-        with _without_code_generation(rows.sparkSession):
+        with _with_interpreted_expressions(rows.sparkSession):
             table = rows.toArrow()
         yield from table.to_batches(ARROW_BATCH_ROWS_MAX)
         return
@@ -152,7 +152,7 @@ def _read_byte_arrays_from_java(session: SparkSession, elements: Any) -> Generat
 
 
 @contextmanager
-def _without_code_generation(session: SparkSession) -> Iterator[None]:
+def _with_interpreted_expressions(session: SparkSession) -> Iterator[None]:
     """Context manager: Spark interprets the projections and conditions that it evaluates for actions of the block.
 
     Outside the block Spark compiles them. The compiled classes are in a cache whose key is the Java code, so Spark

@@ -170,13 +170,13 @@ class CallLedger:
             case _:
                 return False
 
-    def end_stage(self, call_id: CallId, *, now_s: float, outer_ends_at_s: float) -> None:
+    def end_stage(self, call_id: CallId, *, now_s: float, outer_deadline_s: float) -> None:
         """End the innermost stage of a running call. The stage around it, if there is one and it has a time limit,
-        begins again: its time limit is over at ``outer_ends_at_s``. Does nothing when the call has timed out."""
+        begins again: its time limit is over at ``outer_deadline_s``. Does nothing when the call has timed out."""
         match self._states[call_id]:
             case RunningCall(open_stages=(*outermost, outer, _)) as state:
                 if outer.deadline_s is not None:
-                    outer = replace(outer, began_at_s=now_s, deadline_s=outer_ends_at_s)
+                    outer = replace(outer, began_at_s=now_s, deadline_s=outer_deadline_s)
                 self._states[call_id] = replace(state, open_stages=(*outermost, outer))
             case RunningCall() as state:
                 self._states[call_id] = replace(state, open_stages=())

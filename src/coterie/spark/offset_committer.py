@@ -156,7 +156,7 @@ class OffsetCommitter:
         offsets_by_task: dict[ConnectorTaskId, GroupOffsets] = {}
         for task, call in [(task, call) for task, call in self._read_calls.items() if call.future.done()]:
             error = call.future.exception()
-            if isinstance(error, PluginTimeoutError) and not call.has_ended:
+            if isinstance(error, PluginTimeoutError) and not call.has_function_ended:
                 continue
             del self._read_calls[task]
             match error:

@@ -67,13 +67,13 @@ class PluginCall:
         self.on_abandon = on_abandon
         self._calls = calls
 
-    def abandon_after(self, timeout_s: float) -> None:
+    def limit_remaining_time(self, timeout_s: float) -> None:
         """The result of the call is no longer needed: abandon the call ``timeout_s`` seconds from now, unless it
         returns before or its time limit is over before. Never waits."""
         self._calls.shorten_time_limit(self, time.monotonic() + timeout_s)
 
     @property
-    def has_ended(self) -> bool:
+    def has_function_ended(self) -> bool:
         """Whether the function of the call has returned, or will never run. A call that was abandoned while its
         function ran has not ended before the function returns."""
         return self.future.done() and (self.thread is None or not self.thread.is_alive())
@@ -255,7 +255,7 @@ class PluginCalls:
         assert call.call_id is not None
         with self._changed:
             now_s = time.monotonic()
-            self._ledger.end_stage(call.call_id, now_s=now_s, outer_ends_at_s=now_s + self.timeout_ms / 1000)
+            self._ledger.end_stage(call.call_id, now_s=now_s, outer_deadline_s=now_s + self.timeout_ms / 1000)
             self._changed.notify_all()
 
     def _start_permitted_calls(self) -> None:

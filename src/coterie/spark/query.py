@@ -75,7 +75,7 @@ class TaskQuery:
         """The message of a failure that a restart would only repeat; None without such a failure."""
         self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached. After a failure between
-        batches :meth:`detect_unreachable_server` sets it."""
+        batches :meth:`update_server_reachability` sets it."""
         self.sink_rejection: str | None = None
         """Why a sink has rejected the last batch with a FencedError although the run's own fence was open; None if it
         has not."""
@@ -206,7 +206,7 @@ class TaskQuery:
             rejection = sink_rejection_text(error) if isinstance(error, FencedError) else self.sink_rejection
             if rejection is not None:
                 raise TakenOverInSinkError(rejection) from error
-            self.detect_unreachable_server()
+            self.update_server_reachability()
             reason = self.end_reason() if self._query is not None else message_with_trace(error)
             raise (UnreachableError if self.is_server_unreachable else WorldError)(reason) from error
         finally:
@@ -287,7 +287,7 @@ class TaskQuery:
         cause = self._last_failure or java_error_message(self._query._jsq.exception().get())
         return hide_secrets(f"{cause}\n\n{spark_failure}")
 
-    def detect_unreachable_server(self) -> None:
+    def update_server_reachability(self) -> None:
         """Set :attr:`is_server_unreachable` if the query has ended between batches because a server does not respond,
         according to the query's exception. No request is sent.
 

@@ -68,7 +68,7 @@ def has_metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> bool:
     return column_kind.value in rows.columns
 
 
-def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
+def required_metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
     """The metadata column ``column_kind`` of ``rows``.
 
     :raises ValueError: when the rows have no such column.

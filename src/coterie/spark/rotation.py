@@ -43,10 +43,10 @@ writes large batches more efficiently adds these keys to its own definition."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """How long a batch waits for rows. It starts when ``flush_rows`` rows are waiting, and at the latest
+    """How long a batch waits for rows. It starts when ``waiting_rows_min`` rows are waiting, and at the latest
     ``rotate_interval_ms`` after the start of the previous batch if any row is waiting then."""
 
-    flush_rows: int | None
+    waiting_rows_min: int | None
     """Number of waiting rows at which a batch starts; None means the number of rows of the source's largest batch."""
     rotate_interval_ms: int
     """Longest time from the start of a batch to the start of the next one, if any row is waiting then."""
@@ -60,7 +60,7 @@ class Rotation:
         """
         interval_ms = config.required_value(DEFINITION, "rotate.interval.ms", int)
         rows = config.optional_value(DEFINITION, "flush.size", int)
-        return cls(flush_rows=rows, rotate_interval_ms=interval_ms) if interval_ms else None
+        return cls(waiting_rows_min=rows, rotate_interval_ms=interval_ms) if interval_ms else None
 
 
 def rotation_user_keys(config: PrefixedConfig) -> tuple[str, ...]:

@@ -169,7 +169,7 @@ class SparkTaskRuntime:
         self._splitter.stop_connector(connector)
         for call, name in self._split_calls.items():
             if name == connector:
-                call.abandon_after(ENDED_SPLIT_TIMEOUT_S)
+                call.limit_remaining_time(ENDED_SPLIT_TIMEOUT_S)
 
     async def create_next_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
@@ -218,7 +218,7 @@ class SparkTaskRuntime:
             result: T = await result_of(call)
         finally:
             del self._split_calls[call]
-            if call.has_ended:
+            if call.has_function_ended:
                 self._splitter.drop_fence(fence)  # The function, which drops it too, may never have begun.
         return result
 

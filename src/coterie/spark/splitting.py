@@ -330,7 +330,7 @@ class Splitter:
         """
         check_calls: dict[ConnectorName, PluginCall] = {}
         while not closing.wait(POLL_INTERVAL_S):
-            check_calls = {connector: call for connector, call in check_calls.items() if not call.has_ended}
+            check_calls = {connector: call for connector, call in check_calls.items() if not call.has_function_ended}
             now_s = time.monotonic()
             with self._lock:
                 due_connectors = sorted(
@@ -462,7 +462,7 @@ class Splitter:
 
             :raises SplitAbortedError: when this worker does not know the class.
             """
-            return _time_limited_store(self._known_source_class(connector, plan_config).position_store)
+            return _time_limited_store(self._source_class_or_abort_split(connector, plan_config).position_store)
 
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
@@ -492,7 +492,9 @@ class Splitter:
         except ConfigError:
             return False  # The class may have got another name.
 
-    def _known_source_class(self, connector: ConnectorName, generation_config: Mapping[str, str]) -> type[Source]:
+    def _source_class_or_abort_split(
+        self, connector: ConnectorName, generation_config: Mapping[str, str]
+    ) -> type[Source]:
         """The class of source that ``generation_config``, the config of a checkpoint generation of ``connector``,
         names.
 
@@ -617,7 +619,7 @@ class Splitter:
         :raises UnreachableError: when a server that the batch needs cannot be reached.
         :raises WorldError: when the batch fails for another reason or was not committed, or Spark is not running.
         """
-        self._known_source_class(connector, manifest.config)
+        self._source_class_or_abort_split(connector, manifest.config)
         task_id = ConnectorTaskId(connector, task_number)
         log.info(
             "Task %s: batch %s was planned and not committed in checkpoint generation %s, which a new split of the "

@@ -297,7 +297,7 @@ class Supervisor:
                 if run.task == task and run.start_call is not None and not run.start_call.future.done()
             ]
         for call in calls:
-            call.abandon_after(grace_ms / 1000)
+            call.limit_remaining_time(grace_ms / 1000)
 
     def halt_all_tasks(self) -> None:
         """Stop all tasks immediately, as :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks` describes. A commit
@@ -769,7 +769,7 @@ class Supervisor:
         has taken over, in the checkpoint or in a sink, end the run."""
         query = failed_state.query
         try:
-            query.detect_unreachable_server()
+            query.update_server_reachability()
             reason = query.end_reason()
             is_checkpoint_held = not _is_known_taken_over(query)
         except Exception as error:  # noqa: BLE001 - no caller reads the exceptions of this thread

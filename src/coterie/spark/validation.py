@@ -428,7 +428,7 @@ def _keeps_topic_column(spark: SparkSession, source: ConfiguredSource) -> bool:
     rows = session.createDataFrame([], reader.schema(session))
     transformed_rows = transforms.apply_transforms(rows, transforms.parse_transforms(source.config.config))
     name = "topic" if "topic" in transformed_rows.columns else MetadataColumn.TOPIC.value
-    if name == "topic" and name not in reader.column_names:
+    if name == "topic" and name not in reader.configured_column_names:
         return False  # The topic is a column of the record's value.
     return column_id_by_name(rows)[name] == column_id_by_name(transformed_rows)[name]
 

@@ -122,7 +122,7 @@ class RoundToken:
     still run tasks."""
 
     @classmethod
-    def checked_token(cls, token: object) -> Self:
+    def checked_instance(cls, token: object) -> Self:
         """``token``, the token of ``AssignmentsRequested``, as a `RoundToken`; an assertion fails if it has another
         type."""
         assert isinstance(token, cls)
@@ -130,7 +130,7 @@ class RoundToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundResult:
+class ClassicAssignmentDetails:
     """What a classic group's ``Assigned`` contains besides the jobs of this worker: its ``protocol_details``."""
 
     protocol: ConnectProtocol
@@ -140,8 +140,8 @@ class RoundResult:
     """What is left of the scheduled rebalance delay when the leader computes the assignment; 0 when none runs."""
 
     @classmethod
-    def checked_token(cls, token: object) -> Self:
-        """``token``, the ``protocol_details`` of ``Assigned``, as a `RoundResult`; an assertion fails if
+    def checked_instance(cls, token: object) -> Self:
+        """``token``, the ``protocol_details`` of ``Assigned``, as a `ClassicAssignmentDetails`; an assertion fails if
         it has another type."""
         assert isinstance(token, cls)
         return token

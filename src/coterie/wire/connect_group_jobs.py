@@ -36,7 +36,7 @@ class ListedJobs:
     """The jobs that one or more structs list together, and the jobs among these that are listed more than once."""
 
     jobs: Jobs
-    repeated_jobs: Jobs
+    jobs_listed_twice: Jobs
 
 
 def jobs_in_arrays(arrays: JobArrays) -> Jobs:
@@ -53,7 +53,9 @@ def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
     """
     counts = Counter(job for arrays in structs for job in _all_listed_jobs(arrays))
-    return ListedJobs(jobs=Jobs.of(counts), repeated_jobs=Jobs.of(job for job, count in counts.items() if count > 1))
+    return ListedJobs(
+        jobs=Jobs.of(counts), jobs_listed_twice=Jobs.of(job for job, count in counts.items() if count > 1)
+    )
 
 
 def job_arrays(jobs: Jobs) -> Mapping[str, Any]:

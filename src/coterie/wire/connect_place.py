@@ -15,14 +15,14 @@ from coterie.nouns.membership import ClassicMembershipHandover, ConnectMembershi
 from coterie.wire.connect import ConnectProtocol
 
 
-def encode_membership_handover(place: Handover) -> bytes:
-    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_membership_handover`
+def encode_membership_handover(handover: Handover) -> bytes:
+    """``handover``, the membership of the worker's process in its group, as JSON for :func:`decode_membership_handover`
     in the next process."""
-    match place:
+    match handover:
         case ClassicMembershipHandover():
-            fields = _json_fields_of_classic_handover(place)
+            fields = _json_fields_of_classic_handover(handover)
         case ConnectMembershipHandover():
-            fields = _json_fields_of_connect_handover(place)
+            fields = _json_fields_of_connect_handover(handover)
     return json.dumps(fields).encode()
 
 
@@ -38,18 +38,18 @@ def decode_membership_handover(data: bytes) -> Handover:
         raise WireError(f"the membership from the previous process cannot be decoded: {error!r}") from error
 
 
-def _json_fields_of_classic_handover(place: ClassicMembershipHandover) -> Mapping[str, object]:
+def _json_fields_of_classic_handover(handover: ClassicMembershipHandover) -> Mapping[str, object]:
     return {
-        "member_id": place.member_id,
-        "generation": place.generation,
-        "protocol": place.protocol,
-        "leader": place.leader,
-        "leader_url": place.leader_url,
-        "config_offset": place.config_offset,
-        **_json_fields_of_jobs(place.jobs),
-        "deferred_until_ms": place.rebalance_delay_ends_ms,
-        "unheard": place.may_have_missed_protocol_change,  # The key of earlier releases, which may read it.
-        "owes_round": place.must_start_rebalance,
+        "member_id": handover.member_id,
+        "generation": handover.generation,
+        "protocol": handover.protocol,
+        "leader": handover.leader,
+        "leader_url": handover.leader_url,
+        "config_offset": handover.config_offset,
+        **_json_fields_of_jobs(handover.jobs),
+        "deferred_until_ms": handover.rebalance_delay_ends_ms,
+        "unheard": handover.may_have_missed_protocol_change,  # The key of earlier releases, which may read it.
+        "owes_round": handover.must_start_rebalance,
     }
 
 
@@ -69,23 +69,23 @@ def _decode_classic_handover(fields: Any) -> ClassicMembershipHandover:
     )
 
 
-def _json_fields_of_connect_handover(place: ConnectMembershipHandover) -> Mapping[str, object]:
+def _json_fields_of_connect_handover(handover: ConnectMembershipHandover) -> Mapping[str, object]:
     return {
-        "member_id": place.member_id,
-        "member_epoch": place.member_epoch,
-        "request_number": place.request_number,
-        "session_timeout_ms": place.session_timeout_ms,
-        "leader": place.leader,
-        "leader_url": place.leader_url,
-        "leader_epoch": place.leader_epoch,
-        "assignment_epoch": place.assignment_epoch,
-        "config_offset": place.config_offset,
-        **_json_fields_of_jobs(place.jobs),
+        "member_id": handover.member_id,
+        "member_epoch": handover.member_epoch,
+        "request_number": handover.request_number,
+        "session_timeout_ms": handover.session_timeout_ms,
+        "leader": handover.leader,
+        "leader_url": handover.leader_url,
+        "leader_epoch": handover.leader_epoch,
+        "assignment_epoch": handover.assignment_epoch,
+        "config_offset": handover.config_offset,
+        **_json_fields_of_jobs(handover.jobs),
         "job_epochs": [
-            {"epoch": epoch, **_json_fields_of_jobs(jobs)} for epoch, jobs in sorted(place.job_epochs.items())
+            {"epoch": epoch, **_json_fields_of_jobs(jobs)} for epoch, jobs in sorted(handover.job_epochs.items())
         ],
-        "version": place.version,
-        "metadata": place.metadata.hex(),
+        "version": handover.version,
+        "metadata": handover.metadata.hex(),
     }
 
 

@@ -43,19 +43,19 @@ class Reader:
 
     def raw(self, size: int) -> bytes:
         """The next ``size`` bytes."""
-        return bytes(self._data[self._advance_position(size) : self.position])
+        return bytes(self._data[self._advance_and_return_start(size) : self.position])
 
     def int8(self) -> int:
-        return int(_INT8.unpack_from(self._data, self._advance_position(1))[0])
+        return int(_INT8.unpack_from(self._data, self._advance_and_return_start(1))[0])
 
     def int16(self) -> int:
-        return int(_INT16.unpack_from(self._data, self._advance_position(2))[0])
+        return int(_INT16.unpack_from(self._data, self._advance_and_return_start(2))[0])
 
     def int32(self) -> int:
-        return int(_INT32.unpack_from(self._data, self._advance_position(4))[0])
+        return int(_INT32.unpack_from(self._data, self._advance_and_return_start(4))[0])
 
     def int64(self) -> int:
-        return int(_INT64.unpack_from(self._data, self._advance_position(8))[0])
+        return int(_INT64.unpack_from(self._data, self._advance_and_return_start(8))[0])
 
     def boolean(self) -> bool:
         return self.int8() != 0
@@ -66,16 +66,16 @@ class Reader:
 
     def uvarint(self) -> int:
         """An unsigned varint of at most 5 bytes, as Kafka writes lengths and tags."""
-        return self._varint(5)
+        return self._read_uvarint(5)
 
     def varint(self) -> int:
         """A zigzag varint of at most 5 bytes."""
-        value = self._varint(5)
+        value = self._read_uvarint(5)
         return (value >> 1) ^ -(value & 1)
 
     def varlong(self) -> int:
         """A zigzag varint of at most 10 bytes."""
-        value = self._varint(10)
+        value = self._read_uvarint(10)
         return (value >> 1) ^ -(value & 1)
 
     def string(self) -> str:
@@ -129,7 +129,9 @@ class Reader:
         count = self.uvarint() - 1
         if count == -1:
             raise _make_null_error("array")
-        return struct.unpack_from(f">{self._check_count(count, 4)}i", self._data, self._advance_position(4 * count))
+        return struct.unpack_from(
+            f">{self._check_count(count, 4)}i", self._data, self._advance_and_return_start(4 * count)
+        )
 
     def read_presence(self) -> bool:
         """Whether a nullable struct follows: reads the int8 before it (KIP-893), 1 if it follows, -1 if it is null."""
@@ -157,7 +159,7 @@ class Reader:
         """The tag and the content of the next tagged field."""
         tag = self.uvarint()
         size = self.uvarint()
-        start = self._advance_position(size)
+        start = self._advance_and_return_start(size)
         return tag, Reader(self._data, start, start + size)
 
     def expect_end(self) -> None:
@@ -170,7 +172,7 @@ class Reader:
 
     # -- helpers --------------------------------------------------------------------------------------------------
 
-    def _advance_position(self, size: int) -> int:
+    def _advance_and_return_start(self, size: int) -> int:
         """Mark the next ``size`` bytes as read, and return the position at which they begin."""
         start = self.position
         if size < 0 or size > self._end - start:
@@ -178,7 +180,7 @@ class Reader:
         self.position = start + size
         return start
 
-    def _varint(self, size_max: int) -> int:
+    def _read_uvarint(self, size_max: int) -> int:
         """The number in a varint of at most ``size_max`` bytes, as an unsigned number: the callers decode zigzag."""
         position = self.position
         if position < self._end and (byte := self._data[position]) < 0x80:
@@ -186,7 +188,7 @@ class Reader:
             return byte
         value = 0
         for shift in range(0, 7 * size_max, 7):
-            byte = self._data[self._advance_position(1)]
+            byte = self._data[self._advance_and_return_start(1)]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value

@@ -295,7 +295,7 @@ class ChorePerformer:
             )
             key = "connector.class"
             errors = {key: [invalid_value_message(key, chore.config.get(key), str(error))]}
-            infos = ConfigInfos(connector_class=chore.config.get(key, ""), configs=()).with_errors(errors)
+            infos = ConfigInfos(connector_class=chore.config.get(key, ""), configs=()).with_errors_replaced(errors)
         return ConfigValidationCompleted(id=chore.id, infos=infos)
 
     async def _ask_plugins(self, chore: AskPlugins) -> PluginQuestionAnswered:

@@ -6,7 +6,13 @@ from coterie.member.classic.connect_translation import to_assigned, to_member_re
 from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import AssignmentChange, ComputedAssignments, MemberReport
-from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import (
+    AssignmentErrorCode,
+    ClassicAssignmentDetails,
+    ConnectProtocol,
+    WorkerAssignment,
+    WorkerMetadata,
+)
 from coterie.wire.connect_opaque import encode_worker_name
 
 ME, OTHER = MemberId("me"), MemberId("other")
@@ -68,4 +74,4 @@ def test_an_assignment_replaces_all_jobs_only_in_an_eager_group(protocol: Connec
     assigned = to_assigned(ME, assignment, generation=GenerationId(7), protocol=protocol)
     assert assigned.replaces_all is (protocol is ConnectProtocol.EAGER)
     assert (assigned.member_id, assigned.epoch, assigned.jobs, assigned.leader) == (ME, 7, ORDERS, OTHER)
-    assert assigned.protocol_details == RoundResult(protocol=protocol, delay_ms=300)
+    assert assigned.protocol_details == ClassicAssignmentDetails(protocol=protocol, delay_ms=300)

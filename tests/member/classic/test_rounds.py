@@ -29,7 +29,7 @@ from coterie.nouns.membership import (
     SendAssignments,
     StopAllBeforeJoin,
 )
-from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import ClassicAssignmentDetails, ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_version_and_assignment, decode_version_and_metadata, encode_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import REBALANCE_INTERVAL_MS, SOME_WORK, MemberDriver, joined, synced
@@ -89,7 +89,7 @@ def test_a_follower_syncs_at_once_and_delivers_its_assignment(worker: MemberDriv
     (assigned,) = worker.take_events(Assigned)
     assert assigned.epoch == 7
     assert assigned.jobs == SOME_WORK
-    assert RoundResult.checked_token(assigned.protocol_details).delay_ms == 300
+    assert ClassicAssignmentDetails.checked_instance(assigned.protocol_details).delay_ms == 300
 
 
 def test_a_leader_syncs_what_its_herder_computed(worker: MemberDriver) -> None:
@@ -194,7 +194,7 @@ def test_the_herder_receives_the_selected_protocol(worker: MemberDriver, protoco
     worker.set_worker_state()
     worker.answer(JoinRequest, joined(leader="me", members={"me": metadata}, protocol=protocol))
     (wanted,) = worker.take_events(AssignmentsRequested)
-    assert RoundToken.checked_token(wanted.token).protocol is protocol
+    assert RoundToken.checked_instance(wanted.token).protocol is protocol
     computed = ComputedAssignments(
         config_offset=ConfigOffset(4), assignments={MemberId("me"): AssignmentChange(assigned=SOME_WORK)}
     )
@@ -212,7 +212,7 @@ def test_the_herder_receives_the_selected_protocol(worker: MemberDriver, protoco
         leader=MemberId("me"),
         leader_url=WorkerUrl("http://w:8083/"),
         config_offset=ConfigOffset(4),
-        protocol_details=RoundResult(protocol=protocol),
+        protocol_details=ClassicAssignmentDetails(protocol=protocol),
     )
 
 
@@ -405,7 +405,7 @@ def test_a_member_with_malformed_metadata_is_excluded_and_the_others_are_not(
     worker.answer(JoinRequest, joined(leader="me", members={"me": good, "other": malformed}, protocol=protocol))
     (wanted,) = worker.take_events(AssignmentsRequested)
     assert list(wanted.members) == ["me"]
-    assert RoundToken.checked_token(wanted.token).undecodable_members == {"other"}
+    assert RoundToken.checked_instance(wanted.token).undecodable_members == {"other"}
     assert any("The metadata of member other cannot be decoded" in text for text in worker.log_warnings)
 
 

@@ -23,7 +23,7 @@ from coterie.nouns.membership import (
     MembershipRefused,
     SendAssignments,
 )
-from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerMetadata
+from coterie.wire.connect import ClassicAssignmentDetails, ConnectProtocol, RoundToken, WorkerMetadata
 from coterie.wire.connect_bytes import encode_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, MemberDriver, joined, synced
@@ -113,7 +113,7 @@ def test_a_static_member_unknown_to_the_group_joins_once(worker: MemberDriver) -
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
     (received,) = worker.take_events(Assigned)
-    assert RoundResult.checked_token(received.protocol_details).delay_ms == 300
+    assert ClassicAssignmentDetails.checked_instance(received.protocol_details).delay_ms == 300
     assert worker.sent(JoinRequest) is None
 
 
@@ -158,7 +158,7 @@ def test_only_the_assigned_jobs_of_a_previous_processs_assignment_are_used(worke
     (received,) = worker.take_events(Assigned)
     assert received.jobs == SOME_WORK
     assert received.revoked == NO_JOBS
-    assert RoundResult.checked_token(received.protocol_details).delay_ms == 0
+    assert ClassicAssignmentDetails.checked_instance(received.protocol_details).delay_ms == 0
 
 
 def test_a_returning_leader_computes_nothing_for_a_generation_that_has_its_assignments(worker: MemberDriver) -> None:
@@ -182,13 +182,13 @@ def test_a_leader_that_computed_the_assignments_of_its_first_join_does_not_join_
     answer_registration_check(worker)
     worker.answer(JoinRequest, joined(1, leader="me", members={"me": b""}))
     (wanted,) = worker.take_events(AssignmentsRequested)
-    assert RoundToken.checked_token(wanted.token).generation == 1
+    assert RoundToken.checked_instance(wanted.token).generation == 1
     worker.feed(
         SendAssignments(token=wanted.token, computed=ComputedAssignments(config_offset=ConfigOffset(4), assignments={}))
     )
     worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
     (received,) = worker.take_events(Assigned)
-    assert RoundResult.checked_token(received.protocol_details).delay_ms == 300
+    assert ClassicAssignmentDetails.checked_instance(received.protocol_details).delay_ms == 300
     assert worker.sent(JoinRequest) is None, "it computed the assignments for this process"
 
 

@@ -32,13 +32,13 @@ class Ownership:
     """The configured jobs without an owner: revoked or not received yet, waiting for a departed member, or new."""
     present_targets: Mapping[MemberId, Jobs]
     """The configured jobs in the present target of every member; each job is with one member only."""
-    pending_revocations: Mapping[MemberId, Jobs]
+    unreleased_jobs_by_member: Mapping[MemberId, Jobs]
     """The configured jobs of every member that were revoked from it and that it has not given back."""
     briefly_left_members: frozenset[MemberId]
     """The static members that have left for a short time: they receive no job, and keep the jobs that they own."""
 
     @property
-    def jobs_targeted_elsewhere(self) -> Jobs:
+    def owned_jobs_targeted_elsewhere(self) -> Jobs:
         """The owned jobs that are in the present target of another member than their owner: moves that an earlier
         target has ordered. If the assignor may choose which jobs move, it chooses these, so that the target does not
         change."""
@@ -80,7 +80,7 @@ def compute_ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, 
         owned_jobs_by_member=owned,
         unowned=configured - taken,
         present_targets=standing,
-        pending_revocations=pending,
+        unreleased_jobs_by_member=pending,
         briefly_left_members=frozenset(one.member_id for one in members if one.member_epoch < 0),
     )
 

@@ -49,27 +49,33 @@ class PlacementEligibility:
     or wait."""
 
     @classmethod
-    def from_eligibility(cls, in_group: Eligibility, briefly_left: frozenset[MemberId]) -> "PlacementEligibility":
+    def from_eligibility(
+        cls, eligibility_of_all: Eligibility, briefly_left: frozenset[MemberId]
+    ) -> "PlacementEligibility":
         """The object for the given eligibility, which counts all members of the group as present and becomes
         ``eligibility_with_briefly_left``. ``briefly_left`` are the static members that have left for a short time;
         without them it computes ``eligibility_without_briefly_left``."""
         if not briefly_left:
             return cls(
-                eligibility_with_briefly_left=in_group,
-                eligibility_without_briefly_left=in_group,
+                eligibility_with_briefly_left=eligibility_of_all,
+                eligibility_without_briefly_left=eligibility_of_all,
                 jobs_claimed_only_by_briefly_left=NO_JOBS,
             )
-        claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in briefly_left}
+        claims = {
+            member: jobs for member, jobs in eligibility_of_all.claims_by_worker.items() if member not in briefly_left
+        }
         present = replace(
-            in_group,
-            wildcard_workers=tuple(member for member in in_group.wildcard_workers if member not in briefly_left),
+            eligibility_of_all,
+            wildcard_workers=tuple(
+                member for member in eligibility_of_all.wildcard_workers if member not in briefly_left
+            ),
             claims_by_worker=claims,
-            draining_workers=in_group.draining_workers - briefly_left,
+            draining_workers=eligibility_of_all.draining_workers - briefly_left,
         )
         return cls(
-            eligibility_with_briefly_left=in_group,
+            eligibility_with_briefly_left=eligibility_of_all,
             eligibility_without_briefly_left=present,
-            jobs_claimed_only_by_briefly_left=in_group.static_jobs - union_of_jobs(claims.values()),
+            jobs_claimed_only_by_briefly_left=eligibility_of_all.static_jobs - union_of_jobs(claims.values()),
         )
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
@@ -124,7 +130,7 @@ def compute_placement(
     to_place = (ownership.unowned | union_of_jobs(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
-    moved = ownership.jobs_targeted_elsewhere
+    moved = ownership.owned_jobs_targeted_elsewhere
     if order:
         given, surplus = jobs_to_receive_and_release(
             stays, to_assign=to_place, assignable_now=to_place - deferred, moved_before=moved, order=order
@@ -216,10 +222,10 @@ def _limit_moves(
     """
     if policy.moves_per_round_max is None:
         return drains, balance
-    ordered = ownership.jobs_targeted_elsewhere
+    ordered = ownership.owned_jobs_targeted_elsewhere
     going = [{member: jobs & ordered for member, jobs in part.items()} for part in (drains, balance)]
     fresh = [{member: jobs - ordered for member, jobs in part.items()} for part in (drains, balance)]
-    on_their_way = sum(map(count_revoked_jobs, going)) + count_revoked_jobs(ownership.pending_revocations)
+    on_their_way = sum(map(count_revoked_jobs, going)) + count_revoked_jobs(ownership.unreleased_jobs_by_member)
     left = replace(policy, moves_per_round_max=max(0, policy.moves_per_round_max - on_their_way))
     more = limit_revocations(fresh[0], fresh[1], policy=left, now_ms=0, moves_allowed_at_ms=0)
     drains_now, balance_now = (
@@ -236,7 +242,7 @@ def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId
         [
             jobs
             for member in sorted(draining)
-            for jobs in (ownership.pending_revocations[member], ownership.present_targets[member])
+            for jobs in (ownership.unreleased_jobs_by_member[member], ownership.present_targets[member])
         ]
     )
 
@@ -246,10 +252,14 @@ def _depends_on_briefly_left_members(
 ) -> bool:
     """Whether a static member that has left for a short time could run a job that is unplaceable or must move, or would
     gain or release a job for balance."""
-    in_group = placement_eligibility.eligibility_with_briefly_left
-    if in_group.assignable_jobs(unplaceable) or in_group.ineligible_jobs(placed):
+    eligibility_of_all = placement_eligibility.eligibility_with_briefly_left
+    if eligibility_of_all.assignable_jobs(unplaceable) or eligibility_of_all.ineligible_jobs(placed):
         return True
     _, surplus = jobs_to_receive_and_release(
-        placed, to_assign=NO_JOBS, assignable_now=NO_JOBS, moved_before=NO_JOBS, order=in_group.wildcard_workers
+        placed,
+        to_assign=NO_JOBS,
+        assignable_now=NO_JOBS,
+        moved_before=NO_JOBS,
+        order=eligibility_of_all.wildcard_workers,
     )
     return bool(surplus)

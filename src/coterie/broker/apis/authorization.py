@@ -56,7 +56,9 @@ class AccessCheck:
         """Whether the client may perform ``operation`` on at least one resource of this type."""
         return self.acls.is_allowed_on_any(self.request.principal, operation, type_, self.request.peer_host)
 
-    def topic_error_code(self, operation: Operation, entry: Any, name_field: str = "name") -> ErrorCode | None:
+    def topic_authorization_error_code(
+        self, operation: Operation, entry: Any, name_field: str = "name"
+    ) -> ErrorCode | None:
         """TOPIC_AUTHORIZATION_FAILED if ``operation`` is not allowed on the topic that the request's ``entry`` names in
         ``name_field`` or ``topic_id``, else None. None also for an unknown topic id, for which the API itself returns
         an error."""
@@ -148,7 +150,11 @@ def make_topic_check(
 
     def check(access: AccessCheck, asked: Any) -> ErrorCode | None:
         error = check_request(access) if check_request is not None else None
-        return error if error is not None else access.topic_error_code(operation, asked, _topic_name_field(asked))
+        return (
+            error
+            if error is not None
+            else access.topic_authorization_error_code(operation, asked, _topic_name_field(asked))
+        )
 
     return check
 

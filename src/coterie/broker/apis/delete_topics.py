@@ -105,7 +105,9 @@ def _delete_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorC
     if name is not None and name not in access.broker.log.topics:
         return access.error_code(Operation.DESCRIBE, TOPIC, name)
     return (
-        access.error_code(Operation.DELETE, TOPIC, name) if name else access.topic_error_code(Operation.DELETE, asked)
+        access.error_code(Operation.DELETE, TOPIC, name)
+        if name
+        else access.topic_authorization_error_code(Operation.DELETE, asked)
     )
 
 

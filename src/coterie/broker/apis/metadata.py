@@ -133,7 +133,7 @@ def topic_error_values(name: str | None, error: ErrorCode) -> dict[str, Any]:
 def _describe_or_create_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code if the client may not describe the topic ``asked``, or if the request would create the topic and
     the client may not create it; else None."""
-    error = access.topic_error_code(Operation.DESCRIBE, asked)
+    error = access.topic_authorization_error_code(Operation.DESCRIBE, asked)
     if error is not None or asked.name is None or asked.name in access.broker.log.topics:
         return error
     settings = access.broker.settings

@@ -99,9 +99,11 @@ async def _add_or_verify_offsets_partition(
     transactional_id = request.body.transactional_id
     if not transactional_id:
         return ErrorCode.invalid_request
-    support = _unadded_partition_rule(request.header.api_version)
+    unadded_rule = _unadded_partition_rule(request.header.api_version)
     try:
-        await broker.transactions.begin_transaction_in_partition(transactional_id, producer, OFFSETS_PARTITION, support)
+        await broker.transactions.begin_transaction_in_partition(
+            transactional_id, producer, OFFSETS_PARTITION, unadded_rule
+        )
     except KafkaRefusal as refusal:
         return refusal.error
     except WorldError:

@@ -36,7 +36,7 @@ class MemberRequestGaps:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         """``now_ms`` is the broker's steady clock."""
         self._now_ms = now_ms
-        self._request_times: dict[tuple[GroupId, MemberId], _MemberRequestStats] = {}
+        self._stats_by_member: dict[tuple[GroupId, MemberId], _MemberRequestStats] = {}
 
     def observe_request(self, group_id: GroupId, member_id: MemberId, *, is_heartbeat: bool) -> None:
         """Record that a Heartbeat, JoinGroup or SyncGroup request of the member has arrived now."""
@@ -53,7 +53,7 @@ class MemberRequestGaps:
 
     def observe_leave(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the member leaves: the time until its next request does not count."""
-        times = self._request_times.get((group_id, member_id))
+        times = self._stats_by_member.get((group_id, member_id))
         if times is not None:
             times.gap_began_at_ms = None
 
@@ -61,7 +61,7 @@ class MemberRequestGaps:
         """``{group id: {member id: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``, sorted. Members that
         have left are included."""
         groups: dict[str, dict[str, Mapping[str, int]]] = {}
-        for (group_id, member_id), times in sorted(self._request_times.items()):
+        for (group_id, member_id), times in sorted(self._stats_by_member.items()):
             groups.setdefault(group_id, {})[member_id] = {
                 "heartbeats": times.heartbeat_count,
                 "largest_gap_ms": times.largest_gap_ms,
@@ -72,9 +72,9 @@ class MemberRequestGaps:
         """The member's statistics, which are added if there are none. If there are `_MEMBERS_MAX` members already,
         those of the member that was added first are dropped."""
         key = (group_id, member_id)
-        times = self._request_times.get(key)
+        times = self._stats_by_member.get(key)
         if times is None:
-            if len(self._request_times) >= _MEMBERS_MAX:
-                del self._request_times[next(iter(self._request_times))]
-            times = self._request_times[key] = _MemberRequestStats(gap_began_at_ms=None)
+            if len(self._stats_by_member) >= _MEMBERS_MAX:
+                del self._stats_by_member[next(iter(self._stats_by_member))]
+            times = self._stats_by_member[key] = _MemberRequestStats(gap_began_at_ms=None)
         return times

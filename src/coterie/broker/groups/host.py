@@ -180,7 +180,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._has_missed_notification = False
         """Whether a notification came since the reload began to read the log. What was read may lack the records that
         the notification is about, so the log is read again."""
-        self._waiting_for_load = 0
+        self._load_waiter_count = 0
         """The number of requests that wait for the reload."""
         self._wake = asyncio.Event()
         """Set to let `run` check the group now instead of waiting for the next deadline."""
@@ -282,7 +282,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     def is_removable(self) -> bool:
         """Whether the group has no state, and no request, append or chore is pending. Then this host may be dropped: a
         new host can handle the group's next request."""
-        is_pending = self._pending_requests or self._pending_appends or self._waiting_for_load or self._chores
+        is_pending = self._pending_requests or self._pending_appends or self._load_waiter_count or self._chores
         return not (self.has_state or is_pending)
 
     def refuse_pending_requests(self, error: ErrorCode) -> None:
@@ -459,12 +459,12 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     async def _wait_loaded(self) -> None:
         """Wait until the group is reloaded."""
-        self._waiting_for_load += 1
+        self._load_waiter_count += 1
         try:
             while self._needs_reload:
                 await self._loaded.wait()
         finally:
-            self._waiting_for_load -= 1
+            self._load_waiter_count -= 1
 
     async def _reload_group(self) -> None:
         """Load the group from the log, and retry until that succeeds. Before each attempt, wait for the appends from

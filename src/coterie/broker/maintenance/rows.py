@@ -106,10 +106,10 @@ class RowReader:
         ).fetchone() or (start_offset - 1,)
         return int(last_expired) + 1
 
-    def start_offset_after_size_retention(self, partition_row_id: int, start_offset: int, size_max: int) -> int:
+    def start_offset_after_size_retention(self, partition_row_id: int, start_offset: int, kept_bytes_min: int) -> int:
         """The start offset that the partition has when as many of its first batches as possible are removed so that at
-        least ``size_max`` bytes stay. Nothing is removed here."""
-        excess = self._batches_size_bytes(partition_row_id, start_offset, 2**63 - 1) - size_max
+        least ``kept_bytes_min`` bytes stay. Nothing is removed here."""
+        excess = self._batches_size_bytes(partition_row_id, start_offset, 2**63 - 1) - kept_bytes_min
         kept_from = start_offset
         if excess > 0:
             rows = self._database.execute(

@@ -69,7 +69,7 @@ class PrincipalByteBudget(ByteBudget):
         """The bytes in flight, of requests and responses together, above which a response waits, unless no other
         response is in flight."""
         self._response_bytes_in_flight = 0
-        self._responses_waiting = 0
+        self._waiting_response_count = 0
         """The number of responses that wait."""
 
     async def take_for_response(self, size: int, *, is_next_response: Callable[[], bool]) -> None:
@@ -78,17 +78,17 @@ class PrincipalByteBudget(ByteBudget):
         deadlock."""
         await self._wait_until(is_next_response)
         if not self._has_capacity_for_response(size):
-            if not self._responses_waiting:
+            if not self._waiting_response_count:
                 self._log_delay(
                     "response",
                     f"Fetch responses for {self._name} are delayed until its clients have read earlier responses: "
                     f"{self.bytes_in_flight} bytes of its requests and responses are in flight",
                 )
-            self._responses_waiting += 1
+            self._waiting_response_count += 1
             try:
                 await self._wait_until(lambda: self._has_capacity_for_response(size))
             finally:
-                self._responses_waiting -= 1
+                self._waiting_response_count -= 1
         self._response_bytes_in_flight += size
         self.bytes_in_flight += size
 

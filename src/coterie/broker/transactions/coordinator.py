@@ -143,7 +143,7 @@ class TransactionCoordinator:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         topic_partition: TopicPartition,
-        support: UnaddedPartitionRule,
+        unadded_rule: UnaddedPartitionRule,
     ) -> "asyncio.Future[WriteResult]":
         """Queue the write that begins the producer's transaction in a partition to which the broker itself appends
         (`writes.begin_transaction_in_partition`). The future gets the result once it is durable, or a `KafkaRefusal`,
@@ -151,7 +151,7 @@ class TransactionCoordinator:
         now_ms = self.now_ms()
         return self._log.run_write(
             lambda store: begin_transaction_in_partition(
-                store, transactional_id, producer, topic_partition, support, now_ms=now_ms
+                store, transactional_id, producer, topic_partition, unadded_rule, now_ms=now_ms
             ),
             lambda written: self._on_write_durable(transactional_id, written),
         )

@@ -200,7 +200,7 @@ def begin_transaction_in_partition(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     topic_partition: TopicPartition,
-    support: UnaddedPartitionRule,
+    unadded_rule: UnaddedPartitionRule,
     *,
     now_ms: int,
 ) -> WriteResult:
@@ -215,7 +215,7 @@ def begin_transaction_in_partition(
     """
     database = store.database
     records, effects = _step_for_unadded_partition(
-        database, transactional_id, producer, topic_partition, support, now_ms=now_ms
+        database, transactional_id, producer, topic_partition, unadded_rule, now_ms=now_ms
     )
     partition_row_id = read_partition_row_id(database, topic_partition)
     assert partition_row_id is not None, "the topics of the broker's own records are never deleted"
@@ -237,7 +237,7 @@ def _step_for_unadded_partition(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     topic_partition: TopicPartition,
-    support: UnaddedPartitionRule,
+    unadded_rule: UnaddedPartitionRule,
     *,
     now_ms: int,
 ) -> tuple[Sequence[Record], Sequence[Effect]]:
@@ -248,7 +248,7 @@ def _step_for_unadded_partition(
         allow the transaction (for example another producer id or epoch).
     """
     transaction = TransactionalIdState(read_transaction(database, transactional_id))
-    event = AddPartitions if support is UnaddedPartitionRule.ADD_PARTITION else VerifyPartitions
+    event = AddPartitions if unadded_rule is UnaddedPartitionRule.ADD_PARTITION else VerifyPartitions
     output = step(transaction, event(producer=producer, partitions=frozenset((topic_partition,))), now_ms=now_ms)
     (reply,) = (effect for effect in output.effects if isinstance(effect, Reply))
     if reply.error is ErrorCode.producer_fenced:
@@ -256,7 +256,7 @@ def _step_for_unadded_partition(
     if reply.error is not ErrorCode.none:
         raise KafkaRefusal(reply.error)
     if reply.missing_partitions:
-        raise KafkaRefusal(support.value)
+        raise KafkaRefusal(unadded_rule.value)
     return output.records, output.effects
 
 

@@ -22,7 +22,7 @@ ALL_TASKS = tuple(
 class Placement:
     """The worker of each running task, and the failed tasks, from the task statuses that a worker reports."""
 
-    worker_id_by_task: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
+    worker_id_by_running_task: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
     """The ``worker_id`` (host:port) of each task that is RUNNING."""
     trace_by_failed_task: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
     """The trace of each task that is FAILED."""
@@ -30,11 +30,11 @@ class Placement:
     @property
     def has_all_tasks_running(self) -> bool:
         """Whether all tasks of the demo, and no others, are RUNNING."""
-        return self.worker_id_by_task.keys() == set(ALL_TASKS)
+        return self.worker_id_by_running_task.keys() == set(ALL_TASKS)
 
     def running_tasks_of(self, worker_id: str) -> list[ConnectorTaskId]:
         """The RUNNING tasks of the worker, sorted."""
-        return sorted(task for task, owner in self.worker_id_by_task.items() if owner == worker_id)
+        return sorted(task for task, owner in self.worker_id_by_running_task.items() if owner == worker_id)
 
 
 def read_placement(urls: Sequence[str]) -> Placement | None:
@@ -51,7 +51,7 @@ def read_placement(urls: Sequence[str]) -> Placement | None:
                     owners[task] = status["worker_id"]
                 elif status["state"] == "FAILED":
                     failed[task] = status.get("trace", "")
-        return Placement(worker_id_by_task=owners, trace_by_failed_task=failed)
+        return Placement(worker_id_by_running_task=owners, trace_by_failed_task=failed)
     return None
 
 

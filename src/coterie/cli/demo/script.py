@@ -178,12 +178,12 @@ class DemoRun:
             self._fleet.start_worker(killed_number)
             self._wait_until_workers_started({killed_number})
             self._wait_until(
-                lambda: self._does_worker_own_tasks(killed_number) and self._has_group_settled(),
+                lambda: self._does_worker_run_tasks(killed_number) and self._has_group_settled(),
                 60,
                 "the replacement owns tasks",
             )
             self._wait_until_committed_or_standstill()
-            self._check_never_stopped_task_count()
+            self._check_enough_tasks_never_stopped()
         except KeyboardInterrupt:
             print_line("Interrupted: stopping all processes")
             raise
@@ -321,7 +321,7 @@ class DemoRun:
             candidates[:] = [
                 number
                 for number in self._fleet.workers
-                if number not in leaders and self._does_worker_own_tasks(number)
+                if number not in leaders and self._does_worker_run_tasks(number)
             ]
             return self._all_tasks_run_on_live_workers() and len(leaders) == 1 and bool(candidates)
 
@@ -366,7 +366,7 @@ class DemoRun:
 
         self._wait_until(is_committed_or_standstill, 150, "all rows are committed")
 
-    def _check_never_stopped_task_count(self) -> None:
+    def _check_enough_tasks_never_stopped(self) -> None:
         """Print the tasks that were started once and never stopped.
 
         :raises WorldError: when there are fewer of them than ``NEVER_STOPPED_TASKS_MIN``.
@@ -409,7 +409,7 @@ class DemoRun:
 
         :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
         """
-        self._fleet.restart_broker_and_report_ended()
+        self._fleet.handle_ended_children()
         if not self._fleet.workers:
             raise WorldError(
                 f"All workers have ended; their logs are in {self._settings.data_folder}/logs, see there for the "
@@ -427,7 +427,9 @@ class DemoRun:
             for task, trace in read.trace_by_failed_task.items():
                 raise WorldError(f"{task} has failed:\n{trace}")
         if self._all_tasks_run_on_live_workers():
-            names = {task: self._worker_name(owner) for task, owner in self._placement.worker_id_by_task.items()}
+            names = {
+                task: self._worker_name(owner) for task, owner in self._placement.worker_id_by_running_task.items()
+            }
             self._rebalance_reporter.report_if_changed(names, self._checkpoints.start_counts())
         owners = {
             f"worker-{number}": list(map(str, self._tasks_of_worker(number))) for number in sorted(self._fleet.workers)
@@ -449,7 +451,8 @@ class DemoRun:
         """Whether every task runs on a worker whose process runs."""
         live_worker_ids = {self._worker_id(number) for number in self._fleet.workers}
         return (
-            self._placement.has_all_tasks_running and set(self._placement.worker_id_by_task.values()) <= live_worker_ids
+            self._placement.has_all_tasks_running
+            and set(self._placement.worker_id_by_running_task.values()) <= live_worker_ids
         )
 
     def _has_group_settled(self) -> bool:
@@ -458,7 +461,7 @@ class DemoRun:
             [self._settings.rest_url(number) for number in self._fleet.workers]
         )
 
-    def _does_worker_own_tasks(self, number: int) -> bool:
+    def _does_worker_run_tasks(self, number: int) -> bool:
         """Whether worker ``number`` runs a task."""
         return bool(self._tasks_of_worker(number))
 

@@ -78,7 +78,7 @@ def show_group(url: str, *, as_json: bool) -> None:
     for deferred in description.deferred:
         left_s = deferred.left_ms / 1000
         _console.print(
-            f"{_job_count_text(deferred.jobs)} of {escape(_departed_worker_text(deferred))} wait {left_s:.0f} s "
+            f"{_job_count_text(deferred.jobs)} of {escape(_departed_worker_name(deferred))} wait {left_s:.0f} s "
             "more for the worker's return."
         )
     for job in description.unassigned:
@@ -221,7 +221,7 @@ def restart_workers_rolling(
         names = ", ".join(escape(member.name) for member in expected_members)
         _console.print(f"The group has {_count_text(len(expected_members), 'worker')}: {names}.")
         if len(expected_members) == 1:
-            _check_only_worker_may_restart(expected_members[0], is_named=bool(only_workers), moves_jobs=moves_jobs)
+            _check_sole_worker_may_restart(expected_members[0], is_named=bool(only_workers), moves_jobs=moves_jobs)
         restarted: list[str] = []
         try:
             while members_to_restart:
@@ -270,7 +270,7 @@ def restart_workers_rolling(
         _console.print(f"All {len(restarted)} workers have restarted.")
 
 
-def _check_only_worker_may_restart(member: MemberDescription, *, is_named: bool, moves_jobs: bool) -> None:
+def _check_sole_worker_may_restart(member: MemberDescription, *, is_named: bool, moves_jobs: bool) -> None:
     """Check that ``member``, the group's only member, may restart; if so, print that no job runs until it has done so.
 
     :raises WorldError: when ``moves_jobs``, because there is no other worker to which the jobs could move; or when
@@ -454,14 +454,14 @@ def _instability_reason(description: GroupDescription) -> str:
         if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _TRANSITION_PHASES):
             return f"jobs of {member.name} are starting or stopping"
     for deferred in description.deferred:
-        return f"{_job_count_text(deferred.jobs)} of {_departed_worker_text(deferred)} wait for the worker's return"
+        return f"{_job_count_text(deferred.jobs)} of {_departed_worker_name(deferred)} wait for the worker's return"
     return ""
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _departed_worker_text(deferred: DeferredJobsDescription) -> str:
+def _departed_worker_name(deferred: DeferredJobsDescription) -> str:
     """The departed worker for which the jobs wait: its name, else its instance id, else a general phrase."""
     return deferred.worker or deferred.instance_id or "a worker that has left"
 

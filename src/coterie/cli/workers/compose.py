@@ -184,15 +184,17 @@ def check_listeners_for_restart(settings: WorkerSettings, *, running: WorkerSett
     """
     own_listeners = [*map(_with_resolved_host, (*running.rest_listeners, *running.rest_admin_listeners))]
 
-    def with_free_port(listener: RestListener) -> RestListener:
+    def with_port_0_if_own(listener: RestListener) -> RestListener:
         """``listener`` with port 0 (any free port) if this process itself listens at its address, else unchanged. The
         process's own port becomes free only when the process ends, so with port 0 only the host is checked."""
         is_own = any(map(_with_resolved_host(listener).overlaps, own_listeners))
         return listener._replace(port=0) if is_own else listener
 
     with (
-        open_listeners([*map(with_free_port, settings.rest_listeners)], settings.rest_tls),
-        open_listeners([*map(with_free_port, settings.rest_admin_listeners)], settings.rest_tls, key="admin.listeners"),
+        open_listeners([*map(with_port_0_if_own, settings.rest_listeners)], settings.rest_tls),
+        open_listeners(
+            [*map(with_port_0_if_own, settings.rest_admin_listeners)], settings.rest_tls, key="admin.listeners"
+        ),
     ):
         pass
 
@@ -222,7 +224,7 @@ def member_settings(settings: WorkerSettings, listeners: Sequence[BoundListener]
     return MemberSettings(
         group_id=settings.group_id,
         instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
-        url=settings.advertised_url(bound_port=advertised_port(settings, listeners)),
+        url=settings.advertised_url(bound_port=advertised_listener_bound_port(settings, listeners)),
         worker_name=settings.worker_name,
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
@@ -253,7 +255,7 @@ def access_rules(settings: WorkerSettings) -> AccessRules:
     )
 
 
-def advertised_port(settings: WorkerSettings, listeners: Sequence[BoundListener]) -> int:
+def advertised_listener_bound_port(settings: WorkerSettings, listeners: Sequence[BoundListener]) -> int:
     """The bound port of the advertised listener, also if ``rest.advertised.port`` is another port. ``listeners``: the
     bound listeners of ``settings``, in the same order."""
     return listeners[settings.rest_listeners.index(settings.advertised_listener)].port
@@ -280,7 +282,7 @@ async def run_worker_and_serve_rest(
     :raises WorldError: when the worker cannot start, for example because no broker responds.
     :raises ConfigError: when an assignor or a listener of rebalances cannot be used.
     """
-    port = advertised_port(settings, listeners)
+    port = advertised_listener_bound_port(settings, listeners)
     name, member = settings.display_name(bound_port=port), member_settings(settings, listeners)
     client_id = settings.client_id or name
     logger.info("%s is starting; its REST address is %s", name, member.url)

@@ -323,7 +323,7 @@ def on_install_assignment(turn: Turn, request: InstallAssignment) -> None:
         )
         turn.reply(request.reply_to, InstallAssignmentResponse())
         return
-    error = target_error(request.target, built, request.repeated_members, request.repeated_jobs)
+    error = target_error(request.target, built, request.members_listed_twice, request.jobs_listed_twice)
     if error is not None:
         fail_computation(turn, request.member_id, f"the target of member {request.member_id} is invalid: {error}")
         turn.reply(

@@ -191,7 +191,7 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
         turn.bump_group_epoch()
     if request.member_id in group.departed:
         forget_departed_member(turn, request.member_id)
-    drop_member_state(turn, holder)
+    drop_all_member_state(turn, holder)
     turn.write(
         replace(
             metadata,
@@ -482,7 +482,7 @@ def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, 
     respond_to_held_heartbeat(
         turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message=message)
     )
-    drop_member_state(turn, member_id)
+    drop_all_member_state(turn, member_id)
     if held:
         turn.set_timer(HeldJobsTimer(member_id=member_id), session.ends_at_ms)
 
@@ -512,7 +512,7 @@ def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
     return holder
 
 
-def drop_member_state(turn: Turn, member_id: MemberId) -> None:
+def drop_all_member_state(turn: Turn, member_id: MemberId) -> None:
     """Write the tombstones of a member's three records, and drop its soft state and its timers. If the member was
     chosen to compute, its computation ends."""
     group = turn.group

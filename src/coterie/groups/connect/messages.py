@@ -164,9 +164,9 @@ class InstallAssignment:
     assignor_error: int = 0
     """The assignor's error code; 0 if it computed a target."""
     target: ComputedTarget
-    repeated_members: frozenset[MemberId] = frozenset()
+    members_listed_twice: frozenset[MemberId] = frozenset()
     """Members that the request lists more than once."""
-    repeated_jobs: Jobs = NO_JOBS
+    jobs_listed_twice: Jobs = NO_JOBS
     """Jobs that the request lists more than once."""
 
 

@@ -10,24 +10,24 @@ or a name of any length that a plug-in has returned."""
 
 
 def target_error(
-    target: ComputedTarget, snapshot: GroupSnapshot, repeated_members: frozenset[MemberId], repeated_jobs: Jobs
+    target: ComputedTarget, snapshot: GroupSnapshot, members_listed_twice: frozenset[MemberId], jobs_listed_twice: Jobs
 ) -> str | None:
     """Why ``target`` cannot be installed, in at most `ERROR_LENGTH_MAX` characters; None if it can. Each configured job
     of ``snapshot`` must be assigned to one of its members, or wait for one of its departed members, or be unplaceable
-    for a reason. ``repeated_members`` and ``repeated_jobs`` are those that the request lists more than once: each makes
-    the target invalid."""
-    error = _find_target_error(target, snapshot, repeated_members, repeated_jobs)
+    for a reason. ``members_listed_twice`` and ``jobs_listed_twice`` are those that the request lists more than once:
+    each makes the target invalid."""
+    error = _find_uncut_target_error(target, snapshot, members_listed_twice, jobs_listed_twice)
     return None if error is None else error[:ERROR_LENGTH_MAX]
 
 
-def _find_target_error(
-    target: ComputedTarget, snapshot: GroupSnapshot, repeated_members: frozenset[MemberId], repeated_jobs: Jobs
+def _find_uncut_target_error(
+    target: ComputedTarget, snapshot: GroupSnapshot, members_listed_twice: frozenset[MemberId], jobs_listed_twice: Jobs
 ) -> str | None:
     """The result of `target_error` before it is cut to `ERROR_LENGTH_MAX` characters."""
-    if repeated_members:
-        return f"it lists the member {min(repeated_members)} twice"
-    if repeated_jobs:
-        return f"it assigns {repeated_jobs.first} twice"
+    if members_listed_twice:
+        return f"it lists the member {min(members_listed_twice)} twice"
+    if jobs_listed_twice:
+        return f"it assigns {jobs_listed_twice.first} twice"
     if unknown := target.members.keys() - {one.member_id for one in snapshot.members}:
         return f"it has a target for {min(unknown)}, but the group had no member {min(unknown)}"
     if unknown := target.deferred.keys() - {one.member_id for one in snapshot.departed}:

@@ -9,7 +9,7 @@ from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Assigned, ClassicMembershipHandover, MembershipLost
-from coterie.wire.connect import AssignmentErrorCode, RoundResult
+from coterie.wire.connect import AssignmentErrorCode, ClassicAssignmentDetails
 
 
 def on_round_begun(turn: Turn, state: MemberState) -> None:
@@ -33,7 +33,7 @@ def on_stop_all_before_join(turn: Turn) -> None:
 def on_assigned(turn: Turn, event: Assigned) -> None:
     """A round has ended: apply its result, log it, and store for which reasons another round must follow. A failed
     round changes no assignment. The leader also writes the statuses of unassigned and deleted jobs."""
-    herder, result = turn.herder, RoundResult.checked_token(event.protocol_details)
+    herder, result = turn.herder, ClassicAssignmentDetails.checked_instance(event.protocol_details)
     is_repeated_answer = not herder.place.is_lost and event.epoch == herder.place.epoch
     has_failed = result.error is not AssignmentErrorCode.NO_ERROR
     herder.rounds.protocol = result.protocol
@@ -155,7 +155,7 @@ def _needs_rejoin_after_release(herder: Herder, revoked: Jobs) -> bool:
 
 def _round_summary(event: Assigned) -> str:
     """The result of a round for this worker, as a log message."""
-    result = RoundResult.checked_token(event.protocol_details)
+    result = ClassicAssignmentDetails.checked_instance(event.protocol_details)
     given = ", ".join(map(str, event.jobs)) or "nothing"
     back = ", ".join(map(str, event.revoked)) or "nothing"
     waits = f"; the next rebalance is in {result.delay_ms} ms" if result.delay_ms else ""

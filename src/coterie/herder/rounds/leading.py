@@ -161,7 +161,7 @@ def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> Non
     assignments. A member with another config log is assigned no job, and a warning is logged."""
     herder, request, foreign_members = turn.herder, pending.request, _members_with_foreign_config_log(pending)
     herder.leader_state.pending_assignment = None
-    token = RoundToken.checked_token(request.token)
+    token = RoundToken.checked_instance(request.token)
     views = {member: member_spec_of_report(report) for member, report in request.members.items()}
     for member in foreign_members:
         turn.emit(WriteLogMessage(text=_foreign_config_log_warning(pending, request.members[member]), is_warning=True))
@@ -264,7 +264,7 @@ def have_all_jobs_stopped(
     ``last_seen_generation`` is the last generation whose result this leader has received (None: the membership was
     lost), and ``protocol`` is the protocol of that generation.
     """
-    token = RoundToken.checked_token(request.token)
+    token = RoundToken.checked_instance(request.token)
     return (
         (last_seen_generation == token.generation - 1 and protocol is ConnectProtocol.EAGER)
         or token.generation == FIRST_GENERATION

@@ -75,11 +75,11 @@ def report_configured_jobs_if_changed(turn: Turn) -> None:
     rebalance_window.update_rebalance_window(turn)
 
 
-def store_pending_state_change(turn: Turn, reason: str) -> None:
+def store_worker_state_change(turn: Turn, reason: str) -> None:
     rejoin.store_state_change(turn, reason)
 
 
-def report_pending_state_changes(turn: Turn) -> None:
+def report_worker_state_changes(turn: Turn) -> None:
     rejoin.request_rejoin_for_state_changes(turn)
 
 
@@ -111,7 +111,7 @@ def completed_rebalances(herder: Herder) -> int | None:
     return herder.rounds.completed_rounds
 
 
-def request_group_view_unless_ready(turn: Turn) -> bool:
+def prepare_group_view(turn: Turn) -> bool:
     return True
 
 

@@ -29,7 +29,7 @@ def on_runtime_opened(turn: Turn) -> None:
 def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
     match event:
         case MemberStateChanged(state=state):
-            place.set_member_state(turn, state)
+            place.set_rebalance_state(turn, state)
         case TargetRequested():
             computing.on_target_requested(turn, event)
         case GroupDescribed():
@@ -70,11 +70,11 @@ def report_configured_jobs_if_changed(turn: Turn) -> None:
     configured_jobs.report_if_changed(turn)
 
 
-def store_pending_state_change(turn: Turn, reason: str) -> None:
+def store_worker_state_change(turn: Turn, reason: str) -> None:
     """Does nothing: the next `SetWorkerState` order contains the change."""
 
 
-def report_pending_state_changes(turn: Turn) -> None:
+def report_worker_state_changes(turn: Turn) -> None:
     """Does nothing: the next `SetWorkerState` order contains the changes."""
 
 
@@ -108,7 +108,7 @@ def completed_rebalances(herder: Herder) -> int | None:
     return None
 
 
-def request_group_view_unless_ready(turn: Turn) -> bool:
+def prepare_group_view(turn: Turn) -> bool:
     description.request_description(turn)
     return False
 

@@ -49,7 +49,7 @@ class ScenarioConsumer:
     def release_and_join(self) -> None:
         """Release all partitions, as an eager member must, then queue JoinGroup."""
         if self.partitions:
-            self.scenario.count_and_add_stopped_partitions(self.name, self.partitions)
+            self.scenario.count_and_print_stopped_partitions(self.name, self.partitions)
             self.partitions = ()
         self.next_heartbeat_at_ms = None
         self.scenario.queue_request(
@@ -86,7 +86,7 @@ class ScenarioConsumer:
             case group_messages.SyncGroupResponse(error=ErrorCode.none):
                 self.partitions = tuple(response.assignment.decode().split())
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
-                self.scenario.add_assigned_partitions(self.name, self.partitions)
+                self.scenario.print_assigned_partitions(self.name, self.partitions)
             case group_messages.HeartbeatResponse(error=ErrorCode.none):
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
             case group_messages.HeartbeatResponse() | group_messages.SyncGroupResponse() if (
@@ -200,7 +200,7 @@ class ConsumersScenario(GroupScenario):
         :raises KeyError: when the consumer does not run.
         """
         consumer = self.consumers.pop(name)
-        self.count_and_add_stopped_partitions(name, consumer.partitions)
+        self.count_and_print_stopped_partitions(name, consumer.partitions)
         if consumer.instance_id is None:
             leaving = (group_messages.LeavingMember(member_id=consumer.member_id),)
             self.queue_request(
@@ -224,13 +224,13 @@ class ConsumersScenario(GroupScenario):
             for member, start_index, end_index in zip(ordered, end_indexes, end_indexes[1:], strict=False)
         )
 
-    def count_and_add_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
+    def count_and_print_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Count ``partitions``, which the consumer ``name`` releases, in :attr:`stopped_partition_count`, and print
         them: add a line with their names to the transcript."""
         self.stopped_partition_count += len(partitions)
         self.add_output_line(f"{name} stops [{', '.join(partitions)}]")
 
-    def add_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
+    def print_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Print ``partitions``, the whole new assignment of the consumer ``name``: add a line with their names to the
         transcript."""
         self.add_output_line(f"{name} reads [{', '.join(partitions)}]")
@@ -264,12 +264,12 @@ class ConsumersScenario(GroupScenario):
                 f"Generation {number}, led by {leader_names[0]}" if leader_names else f"Generation {number}: no members"
             )
 
-    def _fire_due_timer(self) -> bool:
+    def _fire_due_member_timer(self) -> bool:
         for _, consumer in sorted(self.consumers.items()):
             if consumer.next_heartbeat_at_ms is not None and consumer.next_heartbeat_at_ms <= self.now_ms:
                 consumer.queue_heartbeat()
                 return True
         return False
 
-    def _next_timer_times_ms(self) -> Iterable[int | None]:
+    def _next_member_timer_times_ms(self) -> Iterable[int | None]:
         return (consumer.next_heartbeat_at_ms for consumer in self.consumers.values())

@@ -74,7 +74,7 @@ class GroupScenario(ABC):
                 self._queue.popleft()()
             elif (key := self._timers.pop_due(self.now_ms)) is not None:
                 self._step_coordinator(TimerFired(key=key))
-            elif not self._fire_due_timer():
+            elif not self._fire_due_member_timer():
                 return
 
     def _count_member_start(self, name: str) -> int:
@@ -83,11 +83,11 @@ class GroupScenario(ABC):
         return self._start_counts[name]
 
     @abstractmethod
-    def _fire_due_timer(self) -> bool:
+    def _fire_due_member_timer(self) -> bool:
         """Fire one timer of a member that is due now, if there is one. Returns whether there was one."""
 
     @abstractmethod
-    def _next_timer_times_ms(self) -> Iterable[int | None]:
+    def _next_member_timer_times_ms(self) -> Iterable[int | None]:
         """For each member, the time on the scenario's clock, in ms, at which its next timer is due; None if it has no
         timer."""
 
@@ -115,5 +115,5 @@ class GroupScenario(ABC):
     def _next_timer_at_ms(self) -> int | None:
         """The time of the earliest timer of the coordinator and the members, which may have passed; None if there is no
         timer."""
-        deadlines = [self._timers.next_deadline_ms(), *self._next_timer_times_ms()]
+        deadlines = [self._timers.next_deadline_ms(), *self._next_member_timer_times_ms()]
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)

@@ -39,7 +39,7 @@ from coterie.nouns.membership import (
     SetWorkerState,
     StopAllBeforeJoin,
 )
-from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
+from coterie.wire.connect import ClassicAssignmentDetails, ConnectProtocol, RoundToken
 from coterie.wire.connect_bytes import decode_version_and_metadata
 
 GROUP_ID = GroupId("fleet")
@@ -186,7 +186,7 @@ class ScenarioWorker:
     def compute_and_send_round(self, request: AssignmentsRequested) -> None:
         """Compute the round that ``request`` orders: this worker's member is the group's leader. Then let the member
         send the assignments."""
-        token = RoundToken.checked_token(request.token)
+        token = RoundToken.checked_instance(request.token)
         if token.protocol is ConnectProtocol.EAGER:
             self.compute_and_send_eager_round(request)
         else:
@@ -234,7 +234,7 @@ class ScenarioWorker:
         """Start the newly assigned jobs and stop the revoked ones; in an eager round replace all jobs. Let the member
         join again if revoked jobs have stopped, or if this worker is the leader and has assigned nothing in an eager
         round because a member still ran jobs."""
-        result = RoundResult.checked_token(assignment.protocol_details)
+        result = ClassicAssignmentDetails.checked_instance(assignment.protocol_details)
         self.last_completed_generation, self.group_protocol = GenerationId(assignment.epoch), result.protocol
         if assignment.replaces_all and self.owned_jobs:
             self.scenario.add_output_line(f"{self.name} stops everything")

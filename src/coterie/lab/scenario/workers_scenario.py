@@ -247,8 +247,8 @@ class WorkersScenario(GroupScenario):
         each restart."""
         return member_id.rstrip("'")
 
-    def _fire_due_timer(self) -> bool:
+    def _fire_due_member_timer(self) -> bool:
         return any(self.workers[name].fire_due_timer() for name in sorted(self.workers))
 
-    def _next_timer_times_ms(self) -> Iterable[int | None]:
+    def _next_member_timer_times_ms(self) -> Iterable[int | None]:
         return (worker.next_timer_at_ms() for worker in self.workers.values())

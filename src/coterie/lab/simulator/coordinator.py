@@ -293,7 +293,7 @@ class SimCoordinator:
         call.respond(response)
 
     @property
-    def is_stable(self) -> bool:
+    def is_group_stable(self) -> bool:
         """Whether the coordinator runs and the group is STABLE."""
         return self.is_up and self.group.phase is GroupPhase.STABLE
 

@@ -43,20 +43,20 @@ class FaultInjector(ABC, Generic[SimProcessT]):
 
     def run_with_faults(self, faults_ms: int) -> None:
         """Call `schedule_starts_and_faults`, and run the world with faults until the simulated time ``faults_ms``. Then
-        end the faults of links and disk, and call `end_process_faults_with_crash`."""
+        end the faults of links and disk, and call `end_process_faults`."""
         self.schedule_starts_and_faults()
         self._world.run_until(faults_ms)
         self._world.add_record(RecordKind.FAULTS_END)
         self._have_faults_ended = True
         self._infrastructure_faults.heal()
-        self.end_process_faults_with_crash()
+        self.end_process_faults()
 
     @abstractmethod
     def schedule_starts_and_faults(self) -> None:
         """Schedule the starts of the first processes, and the first fault."""
 
     @abstractmethod
-    def end_process_faults_with_crash(self) -> None:
+    def end_process_faults(self) -> None:
         """End the faults of this simulation's processes; those of links and disk have ended already. Called once, after
         the last fault. An implementation also crashes the coordinator or broker once more, in all seeds or in some of
         them, and may end processes permanently."""

@@ -7,8 +7,8 @@ from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Assigned, ComputedAssignments, MemberReport
 from coterie.wire.connect import (
     AssignmentErrorCode,
+    ClassicAssignmentDetails,
     ConnectProtocol,
-    RoundResult,
     WorkerAssignment,
     WorkerMetadata,
 )
@@ -69,5 +69,7 @@ def to_assigned(
         leader=assignment.leader,
         leader_url=assignment.leader_url,
         config_offset=assignment.config_offset,
-        protocol_details=RoundResult(protocol=protocol, error=assignment.error, delay_ms=assignment.delay_ms),
+        protocol_details=ClassicAssignmentDetails(
+            protocol=protocol, error=assignment.error, delay_ms=assignment.delay_ms
+        ),
     )

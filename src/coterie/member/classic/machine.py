@@ -129,7 +129,7 @@ def on_event(turn: Turn, event: Event) -> None:
         case TimerFired(timer=timer):
             on_timer(turn, timer)
         case MemberStarted():
-            send_heartbeat_if_handed_over(turn)
+            send_heartbeat_after_handover(turn)
         case SetWorkerState():
             on_set_worker_state(member, event)
         case Rejoin(reason=reason):
@@ -160,7 +160,7 @@ def on_order_to_leader(turn: Turn, order: SendAssignments | ConfirmLeadership) -
             start_leadership_check(turn, token)
 
 
-def send_heartbeat_if_handed_over(turn: Turn) -> None:
+def send_heartbeat_after_handover(turn: Turn) -> None:
     """Send a heartbeat at once if the previous process passed its membership on, because its next heartbeat may be
     overdue."""
     if isinstance(turn.member.place, InGroup):
@@ -172,7 +172,7 @@ def send_heartbeat_if_handed_over(turn: Turn) -> None:
 
 def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
     """Process a response. It is ignored if the member no longer waits for it."""
-    match take_request_in_flight(turn, event.id), event.response:
+    match end_wait_for_response(turn, event.id), event.response:
         case None, _:
             pass  # The member no longer waits for this response.
         case InFlight() as heartbeat, HeartbeatResponse() as response:
@@ -193,7 +193,7 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
     """Process the failure of a request. A failed heartbeat is followed by another one after a back-off. After a failed
     join, sync or check for a prior member, the member joins again (`schedule_rejoin_after_failed_request`). The failure
     is ignored if the member no longer waits for the response."""
-    match take_request_in_flight(turn, event.id):
+    match end_wait_for_response(turn, event.id):
         case None:
             pass
         case InFlight():
@@ -208,7 +208,7 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
             schedule_rejoin_after_failed_request(turn, asking)
 
 
-def take_request_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[HeartbeatRequest] | None:
+def end_wait_for_response(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[HeartbeatRequest] | None:
     """End the wait for the response to the request ``id_``, and return what has waited: the member's ``round``, if the
     request is its join, sync or check for a prior member, or the unanswered heartbeat. None when the member no longer
     waits for the response. If the round has waited, it becomes ``WaitingToJoin``; the caller may set another one."""
@@ -235,11 +235,11 @@ def on_timer(turn: Turn, timer: Timer) -> None:
         case "lease", _:
             lose_membership_if_lease_over(turn)
         case "answer", (CheckingPriorMember() | JoinSent() | SyncSent()) as asking:
-            if now_ms >= asking.in_flight.sent_at_ms + member.settings.response_timeout_ms:
+            if now_ms >= asking.in_flight.sent_at_ms + member.settings.round_response_timeout_ms:
                 turn.emit(
                     WriteLogMessage(
                         text="The group's coordinator did not respond within "
-                        f"{member.settings.response_timeout_ms} ms; this worker joins again"
+                        f"{member.settings.round_response_timeout_ms} ms; this worker joins again"
                     )
                 )
                 schedule_rejoin_after_failed_request(turn, asking)

@@ -102,7 +102,7 @@ def join_if_due(turn: Turn) -> None:
             pass
         case StoppingAllJobs() if member.owned:
             pass
-        case WaitingToJoin() | AssignmentReceived() if uses_eager(member) and member.owned:
+        case WaitingToJoin() | AssignmentReceived() if is_group_eager(member) and member.owned:
             member.round = StoppingAllJobs()
             turn.emit(StopAllBeforeJoin())
         case WaitingToJoin() | AssignmentReceived() | StoppingAllJobs():
@@ -113,7 +113,7 @@ def join_if_due(turn: Turn) -> None:
                 send_join(turn)
 
 
-def uses_eager(member: Member) -> bool:
+def is_group_eager(member: Member) -> bool:
     """Whether this member is in a group that has selected protocol eager."""
     return isinstance(member.place, InGroup) and member.place.protocol is ConnectProtocol.EAGER
 
@@ -212,7 +212,7 @@ def on_prior_member_checked(turn: Turn, response: HeartbeatResponse) -> None:
 def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
     """Send a request, and set the timer ``answer``, which fires when the response is overdue."""
     in_flight = turn.send(request)
-    turn.emit(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.response_timeout_ms))
+    turn.emit(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.round_response_timeout_ms))
     return in_flight
 
 
@@ -232,12 +232,12 @@ def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> Non
     member, place = turn.member, turn.member.place
     withheld_eager = len(joins.in_flight.request.protocols) < len(member.settings.protocols)
     match response.error:
-        case ErrorCode.none if concerns_this_member(joins, response.member_id) and response.generation >= 0:
+        case ErrorCode.none if is_member_id_of_join(joins, response.member_id) and response.generation >= 0:
             member.prior_member = joins.prior_member
             on_join_accepted(turn, joins.in_flight, response)
             if withheld_eager:
                 member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
-        case ErrorCode.member_id_required if concerns_this_member(joins, response.member_id):
+        case ErrorCode.member_id_required if is_member_id_of_join(joins, response.member_id):
             member.prior_member = joins.prior_member
             member.place = replace(place, member_id=response.member_id)
         case ErrorCode.unknown_member_id:
@@ -316,7 +316,7 @@ def on_error_response(turn: Turn, error: ErrorCode) -> None:
         schedule_rejoin_after_backoff(turn)
 
 
-def concerns_this_member(joins: JoinSent, member_id: MemberId) -> bool:
+def is_member_id_of_join(joins: JoinSent, member_id: MemberId) -> bool:
     """Whether ``member_id``, in the response to a join, can be this member's id: it is the id in the join; or the join
     contained no id, and ``member_id`` is the new id that the coordinator has issued. An empty id cannot."""
     return bool(member_id) and joins.in_flight.request.member_id in (NO_MEMBER, member_id)
@@ -341,7 +341,7 @@ def decode_member_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMe
 
 def on_send_assignments(turn: Turn, event: SendAssignments) -> None:
     """Send the assignments that the herder has computed; ignored if their round is over."""
-    member, token = turn.member, RoundToken.checked_token(event.token)
+    member, token = turn.member, RoundToken.checked_instance(event.token)
     match member.round, member.place:
         case ComputingAssignments(protocol=protocol), InGroup() as place if token.generation == place.generation:
             assignments = to_worker_assignments(event.computed, leader=member.member_id, leader_url=member.settings.url)

@@ -88,7 +88,7 @@ class MemberSettings:
         return min(hold_max_ms, self.rebalance_timeout_ms // 2)
 
     @property
-    def response_timeout_ms(self) -> int:
+    def round_response_timeout_ms(self) -> int:
         """How long the member waits for the response to a join, a sync or a check for a prior member, from the sending
         of the request. The coordinator delays the response to a join or sync for the rebalance timeout at most."""
         return self.rebalance_timeout_ms + PARKED_TIMEOUT_MARGIN_MS

@@ -122,7 +122,7 @@ def on_install_target(turn: Turn, order: InstallTarget) -> None:
             )
 
 
-def on_install_response(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:
+def on_install_response(turn: Turn, sent_install: InstallSent, response: InstallAssignmentResponse) -> None:
     """Process the response to ConnectGroupInstallAssignment. If the target was installed, the next heartbeat is due at
     once, because this worker's assignment may have changed; a back-off is not shortened. After FENCED_MEMBER_EPOCH the
     target is sent again after the next accepted heartbeat; after any other error it is dropped, which is logged."""
@@ -133,7 +133,7 @@ def on_install_response(turn: Turn, in_flight_target: InstallSent, response: Ins
             if isinstance(member.heartbeat, HeartbeatDue) and not member.heartbeat.is_backoff:
                 member.heartbeat = HeartbeatDue(at_ms=turn.now_ms)
         case ConnectErrorCode.FENCED_MEMBER_EPOCH:
-            member.computation = to_install_due(in_flight_target)
+            member.computation = to_install_due(sent_install)
         case _:
             turn.log(
                 "The target assignment that this worker has computed was not installed, and is not sent again: "

@@ -110,7 +110,7 @@ def schedule_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool
     if member.settings.allowed_response_hold_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
-    elif sent.must_response_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
+    elif sent.is_hold_certain and not had_effect and member.last_request_id == sent.in_flight.id:
         at_ms = max(now_ms, sent.in_flight.sent_at_ms + INTERVAL_MIN_MS)
     member.heartbeat = HeartbeatDue(at_ms=at_ms)
     if at_ms > now_ms:
@@ -181,7 +181,7 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
         place = membership_after_response(before, response)
     member.place = replace(
         place,
-        accepted_data=remove_accepted_reasons(member, sent.reported_data),
+        accepted_data=clear_accepted_assignor_reasons(member, sent.reported_data),
         accepted_owned=sent.reported_data.owned,
         configured_report=sent.configured_report or place.configured_report,
     )
@@ -211,7 +211,7 @@ def confirm_leadership_if_ordered(turn: Turn, sent: HeartbeatSent) -> None:
         turn.emit(LeadershipConfirmed(token=check.order_token))
 
 
-def remove_accepted_reasons(member: Member, accepted: ReportedData) -> ReportedData:
+def clear_accepted_assignor_reasons(member: Member, accepted: ReportedData) -> ReportedData:
     """Set the reasons to 0 with which assignors asked for a new target assignment and which the accepted heartbeat has
     reported: in ``member.assignors``, and in the returned copy of ``accepted``, the data of that heartbeat. Each reason
     is sent until one heartbeat with it is accepted. If an `UpdateAssignor` for an assignor has arrived since this
@@ -251,7 +251,7 @@ def membership_after_response(before: InGroup, response: HeartbeatResponse) -> I
     )
 
 
-def on_next_process_announcement_response(turn: Turn, response: HeartbeatResponse) -> None:
+def on_relaunch_announcement_response(turn: Turn, response: HeartbeatResponse) -> None:
     """Process the response to the heartbeat that announces the next process. If the heartbeat was accepted, the member
     stores the data of the response, which the next process then receives. After UNKNOWN_MEMBER_ID or
     FENCED_MEMBER_EPOCH there is no membership any more, and the next process receives none. After any other error it

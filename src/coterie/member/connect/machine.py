@@ -39,8 +39,8 @@ from coterie.member.connect.heartbeats import (
     emit_state_if_changed,
     on_heartbeat_failed,
     on_heartbeat_response,
-    on_next_process_announcement_response,
     on_older_heartbeat_response,
+    on_relaunch_announcement_response,
     send_heartbeat_if_due,
 )
 from coterie.member.connect.messages import (
@@ -257,7 +257,7 @@ def on_event_while_suspending(turn: Turn, suspending: Suspending, event: Event) 
     member, in_flight = turn.member, suspending.in_flight
     match event:
         case ResponseReceived(id=id_, response=HeartbeatResponse() as response) if id_ == in_flight.id:
-            on_next_process_announcement_response(turn, response)
+            on_relaunch_announcement_response(turn, response)
             complete_suspension(turn)
         case RequestFailed(id=id_) if id_ == in_flight.id:
             complete_suspension(turn)

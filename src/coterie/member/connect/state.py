@@ -211,7 +211,7 @@ class HeartbeatSent:
         return self.in_flight.request.max_wait_ms > 0
 
     @property
-    def must_response_be_held(self) -> bool:
+    def is_hold_certain(self) -> bool:
         """Whether the coordinator certainly holds the response while it has no news. If the request has all fields and
         is not a join, the coordinator may respond at once, to repeat the contents of an earlier response."""
         request = self.in_flight.request

@@ -145,7 +145,7 @@ class GroupAndWorkersResource:
                 f"The {role} at {refusal.redirect_url} cannot be reached or does not respond. If its process has "
                 f"ended, the group removes it after its session timeout: retry the request then. {error}"
             )
-            raise problems.ProblemRefusal(replace(refusal, message=message)) from error
+            raise problems.HerderRefusal(replace(refusal, message=message)) from error
         if response.status_code != 404 or CONNECT_NOT_FOUND_BODY not in bytes(response.body):
             return response
         if refusal.problem is Problem.NOT_THIS_WORKER:
@@ -159,7 +159,7 @@ class GroupAndWorkersResource:
                 f"assigned {len(view.assigned)} jobs (GET /coterie/worker). The last status of each job: "
                 "GET /connectors?expand=status. To restart a worker, send the request to that worker's own host:port"
             )
-        raise problems.ProblemRefusal(RequestRefused(problem=Problem.NOT_POSSIBLE, message=message))
+        raise problems.HerderRefusal(RequestRefused(problem=Problem.NOT_POSSIBLE, message=message))
 
     async def _own_worker_view(self) -> WorkerView:
         """The state of this worker.

@@ -52,4 +52,4 @@ class InterWorkerResource:
         signature = signatures.parse_signature(request.headers, await bodies.read_body(request))
         answer = await self._herder.worker.ask(FenceTasks(connector=connector_in_path(request), signature=signature))
         assert isinstance(answer, RequestRefused), "every request is refused"
-        raise problems.ProblemRefusal(answer)
+        raise problems.HerderRefusal(answer)

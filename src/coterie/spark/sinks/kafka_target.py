@@ -266,7 +266,7 @@ class KafkaTarget:
         """The fields of the records that ``rows`` become: by name of the field (:data:`RECORD_FIELDS`), a column that
         is computed from ``rows``."""
         used_metadata = self.metadata_columns_used(rows)
-        record_fields = self._visible_record_columns(rows, used_metadata)
+        record_fields = self._fields_from_visible_columns(rows, used_metadata)
         value = self._value_column(rows, [name for name in visible_column_names(rows) if name not in record_fields])
         # The columns of a tombstone's value are nulls, and a JsonConverter would write an object with null fields.
         record_fields["value"] = (
@@ -284,7 +284,9 @@ class KafkaTarget:
             if metadata_column in used_metadata
         }
 
-    def _visible_record_columns(self, rows: DataFrame, used_metadata: tuple[MetadataColumn, ...]) -> dict[str, Column]:
+    def _fields_from_visible_columns(
+        self, rows: DataFrame, used_metadata: tuple[MetadataColumn, ...]
+    ) -> dict[str, Column]:
         """The fields of a record, except ``value``, that come from a visible column of the same name, by field name.
         The record's value does not contain these visible columns. ``used_metadata``: the result of
         :meth:`metadata_columns_used`.

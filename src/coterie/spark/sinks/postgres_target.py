@@ -103,7 +103,7 @@ DEFINITION = ConfigDef(
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Connection URL",
-            normalizer=_normalize_url,
+            normalizer_for_comparison=_normalize_url,
             may_hold_password=True,
         ),
         make_sink_config_key(

@@ -110,11 +110,11 @@ the table."""
 
 class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which no wait for the server is longer than :attr:`wait_limit_s`. Another thread ends a wait
-    earlier by setting :attr:`is_abandoned` to True."""
+    earlier by setting :attr:`must_end_wait` to True."""
 
     wait_limit_s: float = 0
     """The longest wait for the server, in seconds, counted from the start of each wait."""
-    is_abandoned: bool = False
+    must_end_wait: bool = False
     """Set to True by another thread to end a wait: the wait then raises within 0.1 s and closes the connection."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
@@ -135,11 +135,11 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
             while True:
                 is_ready = yield state
                 # Without a response, psycopg continues this generator ten times a second.
-                if not is_ready and (self.is_abandoned or time.monotonic() > deadline_s):
+                if not is_ready and (self.must_end_wait or time.monotonic() > deadline_s):
                     self.close()
                     raise psycopg.OperationalError(
                         "this worker has ended the wait for the server"
-                        if self.is_abandoned
+                        if self.must_end_wait
                         else f"the server did not answer within {self.wait_limit_s:.0f} s"
                     )
                 state = gen.send(is_ready)
@@ -231,7 +231,7 @@ class PostgresWriter:
             self._ledger = create_missing_ledger(session, self._target)
             deadline_s = time.monotonic() + EARLIER_SESSIONS_END_TIMEOUT_S
             while not self._try_store_start_number(session):
-                self._end_earlier_or_own_sessions(session, deadline_s)
+                self._end_earlier_or_leftover_sessions(session, deadline_s)
         except psycopg.Error as error:
             raise self._make_task_error(error, "the take-over of task " + self._ledger_row_key[0]) from error
         finally:
@@ -272,7 +272,7 @@ class PostgresWriter:
         session.commit()
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
-    def _end_earlier_or_own_sessions(self, session: PostgresSession, deadline_s: float) -> None:
+    def _end_earlier_or_leftover_sessions(self, session: PostgresSession, deadline_s: float) -> None:
         """Order the server to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and other
         sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each.
 
@@ -562,7 +562,7 @@ class PostgresWriter:
             self._closed.set()
             session, self._idle_session = self._idle_session, None
             if self._used_session is not None:
-                self._used_session.is_abandoned = True
+                self._used_session.must_end_wait = True
         if session is not None:
             session.close()
 

@@ -14,17 +14,17 @@ from pyspark.sql.types import DataType, StructType
 
 from coterie.config.definition import Type, one_of, split_list
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, metadata_column
+from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, required_metadata_column
 from coterie.spark.smt.records import append_headers, header_struct
 from coterie.spark.smt.transform_type import (
     ErrorsByKey,
     KeyOrValue,
     TransformType,
-    check_columns_exist,
     field_types,
     filter_rows_within_predicate,
     make_transform_config_key,
     replace_all_fields,
+    require_columns,
 )
 
 
@@ -120,11 +120,11 @@ def _find_event_field(event_fields: dict[str, DataType], path: list[str]) -> Col
     source_fields = {field.name: field.dataType for field in source.fields} if isinstance(source, StructType) else {}
     if len(path) == 1 and path[0] not in event_fields and path[0] in source_fields:
         path = ["source", path[0]]
-    field_column = exact_column(check_columns_exist([path[0]], event_fields)[0])
+    field_column = exact_column(require_columns([path[0]], event_fields)[0])
     type_ = event_fields[path[0]]
     for name in path[1:]:
         nested_types = {field.name: field.dataType for field in type_.fields} if isinstance(type_, StructType) else {}
-        field_column, type_ = field_column[check_columns_exist([name], nested_types)[0]], nested_types[name]
+        field_column, type_ = field_column[require_columns([name], nested_types)[0]], nested_types[name]
     return field_column
 
 
@@ -183,12 +183,12 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
         after_types = {field.name: field.dataType for field in after_type.fields}
         try:
             topic = F.coalesce(exact_column("after"), exact_column("before"))[
-                check_columns_exist([topic_field], after_types)[0]
+                require_columns([topic_field], after_types)[0]
             ].cast("string")
         except ValueError as error:
             raise settings.make_config_error("route.by.field", str(error)) from error
         rows = rows.withColumn(
-            MetadataColumn.TOPIC.value, F.coalesce(topic, metadata_column(rows, MetadataColumn.TOPIC))
+            MetadataColumn.TOPIC.value, F.coalesce(topic, required_metadata_column(rows, MetadataColumn.TOPIC))
         )
     rows = append_headers(rows, headers)
     is_tombstone = was_tombstone | is_delete if handling is TombstoneHandling.DELETE_TO_TOMBSTONE else was_tombstone

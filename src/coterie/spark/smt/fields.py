@@ -26,7 +26,7 @@ from coterie.spark.record_columns import (
     MetadataColumn,
     exact_column,
     has_metadata_column,
-    metadata_column,
+    required_metadata_column,
     visible_column_names,
 )
 from coterie.spark.smt.transform_type import (
@@ -34,7 +34,6 @@ from coterie.spark.smt.transform_type import (
     ErrorsByKey,
     KeyOrValue,
     TransformType,
-    check_columns_exist,
     column_type,
     field_columns,
     field_types,
@@ -42,6 +41,7 @@ from coterie.spark.smt.transform_type import (
     name_list_error,
     primitive_column_name,
     replace_all_fields,
+    require_columns,
 )
 
 CONNECT_TRANSFORMS_PACKAGE = "org.apache.kafka.connect.transforms"
@@ -117,7 +117,7 @@ def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> 
             raise ValueError(f"{spec['']!r} is not column:type, but the {side.value.lower()} is a struct")
         return rows.withColumn(name, _cast_column(exact_column(name), column_type(rows, name), spec[""]))
     old_types, columns = field_types(rows, side), field_columns(rows, side)
-    check_columns_exist(list(spec), old_types)
+    require_columns(list(spec), old_types)
     return replace_all_fields(
         rows,
         side,
@@ -176,7 +176,7 @@ def _apply_insert_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
     for name, (metadata, _) in _METADATA_BY_INSERT_KEY.items():
         if (field_name := settings.optional_value(definition, name, str)) is not None:
             try:
-                new_fields[field_name.rstrip("?!")] = metadata_column(rows, metadata)
+                new_fields[field_name.rstrip("?!")] = required_metadata_column(rows, metadata)
             except ValueError as error:
                 raise settings.make_config_error(name, str(error)) from error
     if (field_name := settings.optional_value(definition, "static.field", str)) is not None:
@@ -246,7 +246,7 @@ def _apply_replace_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
     renames = _parse_renames(",".join(settings.required_value(definition, "renames", tuple)))
     for name, column_names in (("include", include), ("exclude", exclude), ("renames", list(renames))):
         try:
-            check_columns_exist(column_names, columns)
+            require_columns(column_names, columns)
         except ValueError as error:
             raise settings.make_config_error(name, str(error)) from error
     kept_names = [name for name in columns if name not in exclude and (not include or name in include)]
@@ -339,7 +339,7 @@ def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfi
     """MaskField: replace the values of fields by empty values or by a replacement; a null stays null."""
     definition, types_by_name, new_fields = MASK_FIELD.definition, field_types(rows, side), field_columns(rows, side)
     replacement = settings.optional_value(definition, "replacement", str)
-    for name in check_columns_exist(list(settings.required_value(definition, "fields", tuple)), types_by_name):
+    for name in require_columns(list(settings.required_value(definition, "fields", tuple)), types_by_name):
         try:
             mask = (
                 _empty_value_column(name, types_by_name[name])
@@ -378,7 +378,7 @@ MASK_FIELD = TransformType(
 def _apply_value_to_key(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """ValueToKey: the record's key becomes a struct of fields of the value."""
     columns = field_columns(rows, KeyOrValue.VALUE)
-    names = check_columns_exist(list(settings.required_value(VALUE_TO_KEY.definition, "fields", tuple)), columns)
+    names = require_columns(list(settings.required_value(VALUE_TO_KEY.definition, "fields", tuple)), columns)
     key = F.struct(*(columns[name].alias(name) for name in names))
     if has_metadata_column(rows, MetadataColumn.TOMBSTONE):
         # A key of nulls would be the same one for all tombstones. Connect refuses such a record, too.
@@ -412,7 +412,7 @@ def _apply_hoist_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConf
     name = settings.required_value(HOIST_FIELD.definition, "field", str)
     if side is KeyOrValue.KEY:
         return rows.withColumn(
-            MetadataColumn.KEY.value, F.struct(metadata_column(rows, MetadataColumn.KEY).alias(name))
+            MetadataColumn.KEY.value, F.struct(required_metadata_column(rows, MetadataColumn.KEY).alias(name))
         )
     if (value_column := primitive_column_name(rows, side)) is not None:
         return replace_all_fields(rows, side, {name: exact_column(value_column)})
@@ -457,14 +457,14 @@ def _apply_extract_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
     )
     types_by_name = field_types(rows, side)
     extracted, type_ = (
-        field_columns(rows, side)[check_columns_exist([path[0]], types_by_name)[0]],
+        field_columns(rows, side)[require_columns([path[0]], types_by_name)[0]],
         types_by_name[path[0]],
     )
     for name in path[1:]:
         if not isinstance(type_, StructType):
             raise ValueError(f"there is no field {name} in {field_setting}: the part before {name} is not a struct")
         nested_types = {field.name: field.dataType for field in type_.fields}
-        extracted, type_ = extracted[check_columns_exist([name], nested_types)[0]], nested_types[name]
+        extracted, type_ = extracted[require_columns([name], nested_types)[0]], nested_types[name]
     if side is KeyOrValue.KEY:
         return rows.withColumn(MetadataColumn.KEY.value, extracted)
     if isinstance(type_, StructType):
@@ -609,7 +609,7 @@ def _apply_timestamp_converter(rows: DataFrame, side: KeyOrValue, settings: Pref
             raise ValueError(f"set field to the name of a field: the {side.value.lower()} is a struct")
         return rows.withColumn(value_column, convert(exact_column(value_column), column_type(rows, value_column)))
     types_by_name, columns = field_types(rows, side), field_columns(rows, side)
-    check_columns_exist([name], types_by_name)
+    require_columns([name], types_by_name)
     return replace_all_fields(rows, side, columns | {name: convert(columns[name], types_by_name[name])})
 
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses, blank_value_error
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, has_metadata_column, metadata_column
+from coterie.spark.record_columns import MetadataColumn, has_metadata_column, required_metadata_column
 from coterie.spark.smt.patterns import whole_match_pattern
 from coterie.spark.smt.transform_type import make_transform_config_key
 
@@ -43,7 +43,7 @@ class PredicateType:
 
 def _topic_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     pattern = settings.required_value(TOPIC_NAME_MATCHES.definition, "pattern", str)
-    return metadata_column(rows, MetadataColumn.TOPIC).rlike(whole_match_pattern(rows.sparkSession, pattern))
+    return required_metadata_column(rows, MetadataColumn.TOPIC).rlike(whole_match_pattern(rows.sparkSession, pattern))
 
 
 TOPIC_NAME_MATCHES = PredicateType(
@@ -59,7 +59,7 @@ TOPIC_NAME_MATCHES = PredicateType(
 
 def _header_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     name = settings.required_value(HAS_HEADER_KEY.definition, "name", str)
-    return F.exists(metadata_column(rows, MetadataColumn.HEADERS), lambda header: header["key"] == F.lit(name))
+    return F.exists(required_metadata_column(rows, MetadataColumn.HEADERS), lambda header: header["key"] == F.lit(name))
 
 
 HAS_HEADER_KEY = PredicateType(
@@ -72,7 +72,7 @@ HAS_HEADER_KEY = PredicateType(
 
 def _tombstone_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     return (
-        metadata_column(rows, MetadataColumn.TOMBSTONE)
+        required_metadata_column(rows, MetadataColumn.TOMBSTONE)
         if has_metadata_column(rows, MetadataColumn.TOMBSTONE)
         else F.lit(False)
     )

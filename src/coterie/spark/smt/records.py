@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from coterie.config.definition import Type, blank_value_error, one_of
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import HEADERS_TYPE, MetadataColumn, metadata_column
+from coterie.spark.record_columns import HEADERS_TYPE, MetadataColumn, required_metadata_column
 from coterie.spark.smt.fields import CONNECT_TRANSFORMS_PACKAGE
 from coterie.spark.smt.patterns import whole_match_pattern
 from coterie.spark.smt.transform_type import (
@@ -13,12 +13,12 @@ from coterie.spark.smt.transform_type import (
     ErrorsByKey,
     KeyOrValue,
     TransformType,
-    check_columns_exist,
     field_columns,
     filter_rows_within_predicate,
     make_transform_config_key,
     name_list_error,
     replace_all_fields,
+    require_columns,
 )
 
 # -- headers ----------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def headers_or_empty(rows: DataFrame) -> Column:
 
     :raises ValueError: when the rows have no metadata column for headers.
     """
-    return F.coalesce(metadata_column(rows, MetadataColumn.HEADERS), F.array().cast(HEADERS_TYPE))
+    return F.coalesce(required_metadata_column(rows, MetadataColumn.HEADERS), F.array().cast(HEADERS_TYPE))
 
 
 def header_struct(name: str, value: Column) -> Column:
@@ -67,7 +67,7 @@ def _header_count_errors(settings: PrefixedConfig) -> ErrorsByKey:
 def _apply_header_from(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """HeaderFrom: copy or move fields into headers."""
     definition, columns = HEADER_FROM.definition, field_columns(rows, side)
-    names = check_columns_exist(list(settings.required_value(definition, "fields", tuple)), columns)
+    names = require_columns(list(settings.required_value(definition, "fields", tuple)), columns)
     headers = settings.required_value(definition, "headers", tuple)
     new_headers = [header_struct(name, columns[field]) for name, field in zip(headers, names, strict=True)]
     rows = append_headers(rows, new_headers)
@@ -146,7 +146,7 @@ DROP_HEADERS = TransformType(
 
 def _apply_regex_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """RegexRouter: a topic that ``regex`` matches as a whole becomes ``replacement``; other topics stay."""
-    definition, topic = REGEX_ROUTER.definition, metadata_column(rows, MetadataColumn.TOPIC)
+    definition, topic = REGEX_ROUTER.definition, required_metadata_column(rows, MetadataColumn.TOPIC)
     try:
         pattern = whole_match_pattern(rows.sparkSession, settings.required_value(definition, "regex", str))
     except ValueError as error:
@@ -173,10 +173,11 @@ REGEX_ROUTER = TransformType(
 def _apply_timestamp_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """TimestampRouter: the topic becomes the text ``topic.format``, in which ``${topic}`` is replaced by the topic and
     ``${timestamp}`` by the record's time."""
-    definition, topic = TIMESTAMP_ROUTER.definition, metadata_column(rows, MetadataColumn.TOPIC)
+    definition, topic = TIMESTAMP_ROUTER.definition, required_metadata_column(rows, MetadataColumn.TOPIC)
     topic_format = settings.required_value(definition, "topic.format", str)
     time_text = F.date_format(
-        metadata_column(rows, MetadataColumn.TIMESTAMP), settings.required_value(definition, "timestamp.format", str)
+        required_metadata_column(rows, MetadataColumn.TIMESTAMP),
+        settings.required_value(definition, "timestamp.format", str),
     )
     topic_pieces: list[Column] = []
     for number, piece in enumerate(topic_format.split("${topic}")):

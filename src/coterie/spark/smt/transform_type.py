@@ -15,8 +15,8 @@ from coterie.spark.record_columns import (
     MetadataColumn,
     exact_column,
     is_metadata_column_name,
-    metadata_column,
     metadata_column_names,
+    required_metadata_column,
     visible_column_names,
 )
 
@@ -148,7 +148,7 @@ def primitive_column_name(rows: DataFrame, side: KeyOrValue) -> str | None:
     :raises ValueError: when ``side`` is the key and the rows have no key.
     """
     if side is KeyOrValue.KEY:
-        metadata_column(rows, MetadataColumn.KEY)
+        required_metadata_column(rows, MetadataColumn.KEY)
         return None if isinstance(column_type(rows, MetadataColumn.KEY.value), StructType) else MetadataColumn.KEY.value
     if visible_column_names(rows) == ["value"] and not isinstance(column_type(rows, "value"), StructType):
         return "value"
@@ -162,7 +162,7 @@ def field_types(rows: DataFrame, side: KeyOrValue) -> dict[str, DataType]:
     """
     if side is KeyOrValue.VALUE:
         return {field.name: field.dataType for field in rows.schema.fields if not is_metadata_column_name(field.name)}
-    metadata_column(rows, MetadataColumn.KEY)
+    required_metadata_column(rows, MetadataColumn.KEY)
     type_ = column_type(rows, MetadataColumn.KEY.value)
     if not isinstance(type_, StructType):
         raise ValueError(
@@ -196,7 +196,7 @@ def replace_all_fields(rows: DataFrame, side: KeyOrValue, new_fields: Mapping[st
     return rows.withColumn(MetadataColumn.KEY.value, F.when(key_column.isNotNull(), F.struct(*aliased)))
 
 
-def check_columns_exist(names: list[str], existing: Mapping[str, object]) -> list[str]:
+def require_columns(names: list[str], existing: Mapping[str, object]) -> list[str]:
     """Return ``names``, after a check that each name is a key of ``existing``.
 
     :raises ValueError: when names are missing; the message contains the missing names and those of ``existing``.

@@ -287,7 +287,7 @@ class KafkaSource:
     """Properties of Kafka's consumer; may contain passwords."""
     key_converter: Converter
     value_converter: Converter
-    column_names: tuple[str, ...]
+    configured_column_names: tuple[str, ...]
     """The value of the key ``columns``: the columns of a row without the hidden ones, before ``value`` is replaced by
     its fields."""
     max_offsets_per_trigger: int
@@ -299,7 +299,7 @@ class KafkaSource:
     it was read and with its error (``bad_records/error_columns.py``)."""
     prefixed_config: PrefixedConfig = field(repr=False)
     task_input: TaskInput
-    is_batch_in_flight_incomplete: bool = False
+    has_deleted_records_in_flight: bool = False
     """Whether, at the last start of the query, retention had deleted records of the batch in flight (planned and not
     committed). Spark then reads the other records of the batch without an error. :meth:`read` sets this."""
     sampled_mean_record_bytes: int = 0
@@ -536,7 +536,7 @@ class KafkaSource:
             consumer_properties=_consumer_properties(config),
             key_converter=Converter.of(config, "key"),
             value_converter=Converter.of(config, "value"),
-            column_names=config.required_value(DEFINITION, "columns", tuple),
+            configured_column_names=config.required_value(DEFINITION, "columns", tuple),
             max_offsets_per_trigger=config.required_value(DEFINITION, "max.offsets.per.trigger", int),
             auto_offset_reset=config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET, str),
             tolerates_bad_records=read_bad_record_settings(config.config) is not None,
@@ -546,7 +546,7 @@ class KafkaSource:
 
     def schema(self, spark: SparkSession) -> StructType:
         fields: list[StructField] = []
-        for name in self.column_names:
+        for name in self.configured_column_names:
             type_ = (
                 {"key": self.key_converter, "value": self.value_converter}[name].data_type()
                 if RECORD_COLUMN_TYPES[name] is None
@@ -584,7 +584,7 @@ class KafkaSource:
         for partition in self._partitions:
             partitions_by_topic.setdefault(partition.topic, []).append(partition.partition)
         has_headers = (
-            "headers" in self.column_names
+            "headers" in self.configured_column_names
             or MetadataColumn.HEADERS in self._metadata_columns
             or self.tolerates_bad_records
         )
@@ -596,7 +596,7 @@ class KafkaSource:
             "assign": json.dumps(partitions_by_topic),
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "includeHeaders": str(has_headers).lower(),
-            "failOnDataLoss": str(not self.is_batch_in_flight_incomplete).lower(),
+            "failOnDataLoss": str(not self.has_deleted_records_in_flight).lower(),
         }
         in_flight = find_batch_id_in_flight(checkpoint)
         if in_flight is not None:
@@ -606,7 +606,9 @@ class KafkaSource:
             options["maxRecordsPerPartition"] = str(self.spark_partition_rows_max)
         if rotation is not None:
             batch_records_max = self.max_offsets_per_trigger
-            options["minOffsetsPerTrigger"] = str(min(rotation.flush_rows or batch_records_max, batch_records_max))
+            options["minOffsetsPerTrigger"] = str(
+                min(rotation.waiting_rows_min or batch_records_max, batch_records_max)
+            )
             options["maxTriggerDelay"] = f"{rotation.rotate_interval_ms}ms"
         records = spark.readStream.format("kafka").options(**options).load()
         if self.tolerates_bad_records:
@@ -614,7 +616,7 @@ class KafkaSource:
         for converter in (self.key_converter, self.value_converter):
             records = converter.convert(records)
         selected: list[Column] = []
-        for name in self.column_names:
+        for name in self.configured_column_names:
             if name == "value" and isinstance(type_ := self.value_converter.data_type(), StructType):
                 selected += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
             else:
@@ -683,12 +685,12 @@ class KafkaSource:
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
         """If retention had deleted records of the batch in flight when the query started
-        (``is_batch_in_flight_incomplete``), log how many: Spark skips these records without an error. Otherwise do
+        (``has_deleted_records_in_flight``), log how many: Spark skips these records without an error. Otherwise do
         nothing: Spark fails a batch with deleted records.
 
         :raises WorldError: when the cluster cannot be reached or rejects a request.
         """
-        if not self.is_batch_in_flight_incomplete:
+        if not self.has_deleted_records_in_flight:
             return
         ranges = planned_offset_ranges(checkpoint, batch_id, self._partitions)
         with kafka_admin(self.consumer_properties) as admin:
@@ -717,7 +719,7 @@ class KafkaSource:
 
     def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
         """Does nothing: Spark itself fails a batch of which it could not read all records. With
-        ``is_batch_in_flight_incomplete`` Spark does not fail the batch: :meth:`check_before_read` has logged this."""
+        ``has_deleted_records_in_flight`` Spark does not fail the batch: :meth:`check_before_read` has logged this."""
 
     @property
     def used_topics(self) -> frozenset[str]:
@@ -779,7 +781,7 @@ class KafkaSource:
         If no batch is in flight, commit a batch without rows that skips the deleted records, and log their number. With
         ``auto.offset.reset`` ``latest`` this batch also skips the existing records of the partitions with deleted
         records, and their number is logged too. If a batch is in flight, commit nothing: Spark reads the records of
-        this batch that still exist. Sets ``is_batch_in_flight_incomplete``: True if a batch is in flight and records
+        this batch that still exist. Sets ``has_deleted_records_in_flight``: True if a batch is in flight and records
         were deleted, else False.
 
         :raises WorldError: when records were deleted and ``auto.offset.reset`` is ``none``.
@@ -787,7 +789,7 @@ class KafkaSource:
         in_flight = find_batch_id_in_flight(checkpoint)
         positions = (first_unplanned_offsets if in_flight is None else committed_offsets)(checkpoint, self._partitions)
         deleted_counts = _deleted_offset_counts(admin, positions)
-        self.is_batch_in_flight_incomplete = bool(deleted_counts) and in_flight is not None
+        self.has_deleted_records_in_flight = bool(deleted_counts) and in_flight is not None
         if not deleted_counts:
             return
         reset_key = CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET

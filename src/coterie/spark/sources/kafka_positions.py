@@ -81,7 +81,7 @@ def parse_topic_partition(offset: ConnectorOffset) -> tuple[str, int]:
     topic = partition[KAFKA_TOPIC]
     if not isinstance(topic, str):
         raise OffsetsRefusedError(f"Kafka topic names must be strings, and {json.dumps(topic)} is none")
-    number = _parse_whole_number(partition[KAFKA_PARTITION])
+    number = _parse_integer(partition[KAFKA_PARTITION])
     if number is None:
         raise OffsetsRefusedError(
             "Failed to parse the following Kafka partition value in the provided offsets: "
@@ -102,7 +102,7 @@ def parse_kafka_offset(offset: ConnectorOffset) -> int | None:
         raise OffsetsRefusedError(
             f"The offset for a sink connector should either be null or contain the key '{KAFKA_OFFSET}'"
         )
-    value = _parse_whole_number(offset.offset[KAFKA_OFFSET])
+    value = _parse_integer(offset.offset[KAFKA_OFFSET])
     if value is None:
         raise OffsetsRefusedError(
             "Failed to parse the following Kafka offset value in the provided offsets: "
@@ -113,7 +113,7 @@ def parse_kafka_offset(offset: ConnectorOffset) -> int | None:
     return value
 
 
-def _parse_whole_number(value: object) -> int | None:
+def _parse_integer(value: object) -> int | None:
     """``value`` as an integer, if it is a JSON number without a fraction, or a string with such a number, which Connect
     accepts too, of at most 18 digits; else None."""
     text = str(value)

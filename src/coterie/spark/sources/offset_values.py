@@ -34,7 +34,7 @@ def parse_whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: in
         raise OffsetsRefusedError(f"Offset objects should either be null or contain the key '{name}'")
     _refuse_other_fields("offset", offset.offset, (name,))
     value = offset.offset[name]
-    if not is_whole_number(value):
+    if not is_json_integer(value):
         raise OffsetsRefusedError(f"The value for the '{name}' key in the offset is expected to be a Long value")
     if value < 0:
         raise OffsetsRefusedError(f"The value for the '{name}' key in the offset should be a non-negative value")
@@ -43,7 +43,7 @@ def parse_whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: in
     return value
 
 
-def is_whole_number(value: object) -> TypeGuard[int]:
+def is_json_integer(value: object) -> TypeGuard[int]:
     """Whether ``value``, from JSON, is an integer, which may be negative. ``true``, ``1.0`` and ``"1"`` are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 

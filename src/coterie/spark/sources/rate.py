@@ -29,7 +29,7 @@ from coterie.spark.positions import (
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS_MAX, TaskInput
-from coterie.spark.sources.offset_values import check_partition_fields, is_whole_number, parse_whole_number_offset
+from coterie.spark.sources.offset_values import check_partition_fields, is_json_integer, parse_whole_number_offset
 
 DEFINITION = ConfigDef(
     (
@@ -142,7 +142,7 @@ class RateSource:
             partition = check_partition_fields(offset, "task", "task_count")
             # True and 1.0 equal 1, but their texts are not those of a task number.
             if (
-                not all(map(is_whole_number, partition.values()))
+                not all(map(is_json_integer, partition.values()))
                 or partition["task"] not in range(task_count)
                 or partition["task_count"] != task_count
             ):

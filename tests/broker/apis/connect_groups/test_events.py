@@ -170,7 +170,7 @@ def test_members_and_jobs_that_an_install_lists_twice_are_reported() -> None:
         ({"Unplaceable": [unplaceable | arrays("e", 0)]}, set(), jobs("e", "e-0")),
     ):
         got = event(INSTALL, FULL_INSTALL | change)
-        assert (got.repeated_members, got.repeated_jobs) == (frozenset(members), repeated)
+        assert (got.members_listed_twice, got.jobs_listed_twice) == (frozenset(members), repeated)
 
 
 def test_a_describe_asks_for_the_members() -> None:

@@ -61,9 +61,9 @@ def prepare_assignment_event(body: Any, *, reply_to: ReplyTo) -> PrepareAssignme
 
 
 def install_assignment_event(body: Any, *, reply_to: ReplyTo) -> InstallAssignment:
-    """The event of a ConnectGroupInstallAssignment request. Its ``repeated_jobs`` are the jobs that the request lists
-    more than once, whether for members, for departed members or as unplaceable. Its ``repeated_members`` are those
-    listed more than once among the members, or among the departed members.
+    """The event of a ConnectGroupInstallAssignment request. Its ``jobs_listed_twice`` are the jobs that the request
+    lists more than once, whether for members, for departed members or as unplaceable. Its ``members_listed_twice`` are
+    those listed more than once among the members, or among the departed members.
 
     :raises InvalidFieldError: when a field has a value that the protocol does not allow.
     """
@@ -74,10 +74,10 @@ def install_assignment_event(body: Any, *, reply_to: ReplyTo) -> InstallAssignme
         group_epoch=GroupEpoch(body.group_epoch),
         assignor_error=body.error,
         target=_to_computed_target(body),
-        repeated_members=_repeated_members(body.members) | _repeated_members(body.deferred),
-        repeated_jobs=listed_jobs(
+        members_listed_twice=_duplicate_member_ids(body.members) | _duplicate_member_ids(body.deferred),
+        jobs_listed_twice=listed_jobs(
             [*(one.connectors_and_tasks for one in body.members), *body.deferred, *body.unplaceable]
-        ).repeated_jobs,
+        ).jobs_listed_twice,
     )
 
 
@@ -148,7 +148,7 @@ def _to_computed_target(body: Any) -> ComputedTarget:
     )
 
 
-def _repeated_members(structs: Any) -> frozenset[MemberId]:
+def _duplicate_member_ids(structs: Any) -> frozenset[MemberId]:
     """The member ids that occur in more than one of ``structs``."""
     counts = Counter(one.member_id for one in structs)
     return frozenset(MemberId(member_id) for member_id, count in counts.items() if count > 1)

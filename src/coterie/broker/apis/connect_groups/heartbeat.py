@@ -43,7 +43,7 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     if isinstance(answer, Awaitable):
         return _await_response_values(request, answer)
-    values = _record_end_and_build_values(request, answer)
+    values = _record_response_and_build_values(request, answer)
     return values if _is_small_response(answer) else _values_as_awaitable(values)
 
 
@@ -65,7 +65,7 @@ async def _handle_large(broker: BrokerContext, request: ApiRequest) -> Values:
     answer = connect_groups_of(broker).ask_nowait(group_id, record_and_make_heartbeat)
     if isinstance(answer, Awaitable):
         return await _await_response_values(request, answer)
-    return _record_end_and_build_values(request, answer)
+    return _record_response_and_build_values(request, answer)
 
 
 def _to_event(request: ApiRequest, reply_to: ReplyTo) -> Heartbeat:
@@ -84,7 +84,7 @@ def _to_event(request: ApiRequest, reply_to: ReplyTo) -> Heartbeat:
 
 async def _await_response_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
     try:
-        return _record_end_and_build_values(request, await answer)
+        return _record_response_and_build_values(request, await answer)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     finally:
@@ -103,7 +103,7 @@ def _is_small_response(response: Response) -> bool:
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
 
 
-def _record_end_and_build_values(request: ApiRequest, response: Response) -> Values:
+def _record_response_and_build_values(request: ApiRequest, response: Response) -> Values:
     """Note in the connection that the heartbeat has its response, and return the values of ``response``."""
     assert isinstance(response, HeartbeatResponse)
     request.connection.record_heartbeat_end(request.number, response)

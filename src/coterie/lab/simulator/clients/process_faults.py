@@ -78,7 +78,7 @@ class ClientsFaults(FaultInjector[Client]):
             self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service_if_missing, name))
         self._schedule_next_fault()
 
-    def end_process_faults_with_crash(self) -> None:
+    def end_process_faults(self) -> None:
         """Resume paused clients, start a process of each client that has none, except those in ``_never_restarted``,
         and crash the coordinator once more."""
         self._no_start_before_ms = 0

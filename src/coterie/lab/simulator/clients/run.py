@@ -98,7 +98,7 @@ def unsettled_reason(play: SharedByClients, clients: Collection[Client]) -> str 
     """The reason why the clients have not settled; None if the group is STABLE, each client is a member in its
     generation or was refused because the group is full, and each partition has one owner."""
     group: Group = play.coordinator.group
-    if not play.coordinator.is_stable:
+    if not play.coordinator.is_group_stable:
         return f"the coordinator is down, or the group is not STABLE (its phase is {group.phase})"
     accepted_clients = [client for client in clients if not client.refused_for_size]
     if len(accepted_clients) < len(clients) and len(group.members) < group.limits.group_size_max:

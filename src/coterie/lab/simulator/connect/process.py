@@ -58,7 +58,7 @@ class ConnectWorkerProcess(SimWorker):
         return self._session_ends_ms
 
     @property
-    def leadership_order_number(self) -> int:
+    def leadership_number(self) -> int:
         place = self.member.place
         return place.leader.leader_epoch if isinstance(place, InGroup) else 0
 

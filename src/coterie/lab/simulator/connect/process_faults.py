@@ -33,7 +33,7 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
             {
                 self._end_connection_at_one_side: 6,
                 self._restart_proxy: 2,
-                self._toggle_server_assignor_and_restart: 1,
+                self._restart_worker_with_other_assignor: 1,
                 self._change_group_configs: 2,
                 self._remove_random_member: 1,
             }
@@ -67,12 +67,12 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
         )
         ConnectGroupWorker(self._cluster, self.live_processes, name, handover)
 
-    def end_process_faults_with_crash(self) -> None:
+    def end_process_faults(self) -> None:
         """End the faults of the assignors and the repetition of requests; then do what the method of the base class
         does, which includes a crash of the coordinator."""
         self._cluster.assignor.fault_probability = 0.0
         self._cluster.repeated_request_faults.repeat_probability = 0.0
-        super().end_process_faults_with_crash()
+        super().end_process_faults()
 
     def start_additional_worker(self) -> None:
         """Start a worker that has not run in this simulation before, a dynamic member without claims."""
@@ -109,7 +109,7 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
                 connection.end_at_broker()
                 connection.break_at_worker("the proxy has closed the connection", within_ms=3_000)
 
-    def _toggle_server_assignor_and_restart(self) -> None:
+    def _restart_worker_with_other_assignor(self) -> None:
         """Switch a random worker between its own assignor and the assignor of the coordinator, and restart the
         worker."""
         name = self._rng.choice(self._services)

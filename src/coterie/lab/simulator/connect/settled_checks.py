@@ -52,7 +52,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
 
     def _unsettled_group_reason(self) -> str | None:
         coordinator, processes = self._cluster.coordinator, self._processes
-        if not coordinator.is_stable and processes:
+        if not coordinator.is_group_stable and processes:
             return (
                 f"the coordinator is down, or the group is not STABLE (its state is {coordinator.group.group_state()})"
             )
@@ -61,7 +61,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
             return f"members are {members}, workers are {[process.name for process in processes]}"
         return None
 
-    def _awaited_round_reason(self) -> str | None:
+    def _due_rebalance_reason(self) -> str | None:
         group = self._cluster.coordinator.group
         if group.departed:
             return f"jobs are deferred for, or may still run on, the departed members {sorted(group.departed)}"
@@ -90,7 +90,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
             # The leader reports each connector and its tasks.
             ("burst", partial(self._create_connector_burst, new_connectors), 2 * len(new_connectors) + 2, lambda: 0),
             ("delete", faults.users.delete_random_connector, 2, lambda: None),
-            ("join", faults.start_additional_worker, 1, self._task_count_of_newcomer),
+            ("join", faults.start_additional_worker, 1, self._task_count_of_additional_worker),
             ("drain", faults.operators.drain_random_worker, 2, lambda: None),
             # A session or a connection ends; a delay passes.
             ("die", faults.kill_random_process_permanently, 3, lambda: None),
@@ -124,7 +124,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
                 f"{stop_count} tasks stop for the change {name!r}, which requires {stop_count_max} stops at most",
             )
 
-    def _task_count_of_newcomer(self) -> int:
+    def _task_count_of_additional_worker(self) -> int:
         """The number of tasks that the additional worker now owns. At most this number of tasks may stop when this
         worker joins, because each of these tasks has moved to it."""
         return sum(len(process.assigned_jobs.tasks) for process in self._processes if process.service == "one-more")

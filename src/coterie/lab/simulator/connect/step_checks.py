@@ -63,7 +63,7 @@ class CoordinatorStepChecker:
         self._orderly_connection_ends.clear()
         self._held_owned.clear()
         self._pending_since_ms.clear()
-        self._store_jobs_to_give_back(group)
+        self._store_revocation_times(group)
 
     def check_step(self, step: ConnectCoordinatorStep) -> None:
         """Check one step: the jobs that members stop holding, the epochs, targets and assignments that the step writes,
@@ -76,7 +76,7 @@ class CoordinatorStepChecker:
             self._check_epoch_changes(step)
             self._check_target(step)
             self._check_member_and_job_epochs(after)
-            self._store_jobs_to_give_back(after)
+            self._store_revocation_times(after)
         self._check_revocation_timers(step)
         self._check_instance_id_refusals(step)
         self._check_computation_is_needed(after)
@@ -195,7 +195,7 @@ class CoordinatorStepChecker:
 
     # -- time to give jobs back, and retries ------------------------------------------------------------------------
 
-    def _store_jobs_to_give_back(self, group: Group) -> None:
+    def _store_revocation_times(self, group: Group) -> None:
         """For each job that a member now has to give back, store the time of the revocation: the time that is stored
         already, otherwise the present time. The times of all other jobs are removed."""
         self._pending_since_ms = {

@@ -233,11 +233,11 @@ class ClassicGroupChecker(WorkersChecker):
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
         """
-        token = RoundToken.checked_token(requested_round.token)
+        token = RoundToken.checked_instance(requested_round.token)
         if computed.has_config_mismatch:
             return
         if token.protocol is ConnectProtocol.EAGER:
-            self._deferral_checker.forget_round_before_eager(process)
+            self._deferral_checker.forget_last_cooperative_round(process)
             return
         round_ = CheckedRound(
             generation=token.generation,

@@ -95,7 +95,7 @@ class DeferralChecker:
             self._latest_generation = round_.generation
             self._check_unassigned_time(round_, now_ms)
 
-    def forget_round_before_eager(self, leader: ClassicWorkerProcess) -> None:
+    def forget_last_cooperative_round(self, leader: ClassicWorkerProcess) -> None:
         """Forget the last cooperative round of the process ``leader``, because ``leader`` has now computed an eager
         round: for an eager round all members stop all jobs, and no job is deferred."""
         self._last_round_by_leader.pop(leader, None)

@@ -58,7 +58,7 @@ class ClassicWorkerProcess(SimWorker):
         return self.last_answered_sent_at_ms + SESSION_TIMEOUT_MS
 
     @property
-    def leadership_order_number(self) -> int:
+    def leadership_number(self) -> int:
         return self.herder.place.epoch
 
     @property

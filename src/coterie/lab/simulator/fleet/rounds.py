@@ -157,7 +157,7 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
 
     :raises Violation: of the first invariant that is found broken.
     """
-    _check_releases(round_)
+    _check_released_first(round_)
     for (member_id, member), (other_id, other_member) in combinations(sorted(round_.members.items()), 2):
         if shared_jobs := member.owned_after & other_member.owned_after:
             raise _make_round_violation(
@@ -183,7 +183,7 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
     _check_stops(round_, policy)
 
 
-def _check_releases(round_: CheckedRound) -> None:
+def _check_released_first(round_: CheckedRound) -> None:
     """Check that no job is assigned to a member while another member reports that it owns the job.
 
     :raises Violation: RELEASED_FIRST.

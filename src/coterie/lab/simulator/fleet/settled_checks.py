@@ -46,13 +46,13 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
 
     def _unsettled_group_reason(self) -> str | None:
         group = self._cluster.coordinator.group
-        if not self._cluster.coordinator.is_stable:
+        if not self._cluster.coordinator.is_group_stable:
             return f"the coordinator is down, or the group is not STABLE (its phase is {group.phase})"
         if {process.member.member_id for process in self._processes} != group.members.keys():
             return f"members are {sorted(group.members)}, workers are {[process.name for process in self._processes]}"
         return None
 
-    def _awaited_round_reason(self) -> str | None:
+    def _due_rebalance_reason(self) -> str | None:
         herders = [process.herder for process in self._processes]
         if any(
             herder.rounds.rebalance_delay_ends_ms is not None or herder.leader_state.moves_at_ms is not None

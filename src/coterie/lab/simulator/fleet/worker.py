@@ -53,7 +53,7 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
     SuspendMembership,
 )
-from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, RoundToken
+from coterie.wire.connect import AssignmentErrorCode, ClassicAssignmentDetails, ConnectProtocol, RoundToken
 from coterie.wire.errors import ErrorCode
 
 
@@ -128,7 +128,9 @@ class ClassicGroupWorker(ClassicWorkerProcess):
                 self.cluster.checker.rejoin_after_release_count += reason in (RELEASED, RELEASED_IN_PART)
             case SendAssignments(token=token, computed=computed):
                 self._add_process_record(
-                    RecordKind.DEALS, RoundToken.checked_token(token).generation, *_recorded_values_of_round(computed)
+                    RecordKind.DEALS,
+                    RoundToken.checked_instance(token).generation,
+                    *_recorded_values_of_round(computed),
                 )
                 if self.requested_round is not None and self.requested_round.token == token:
                     self.cluster.checker.check_deferrals_in_round(self, self.requested_round, computed)
@@ -177,7 +179,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
                 self._record_and_store_assignment(effect)
                 self.feed_herder(effect)
             case AssignmentsRequested(token=token, members=members):
-                round_ = RoundToken.checked_token(token)
+                round_ = RoundToken.checked_instance(token)
                 self._add_process_record(
                     RecordKind.ASSIGNMENT_WANTED, round_.generation, round_.protocol.setting, *sorted(members)
                 )
@@ -207,7 +209,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
     def _record_and_store_assignment(self, assigned: Assigned) -> None:
         """Record an assignment that the member has received, and store its generation, the group's protocol and, if the
         assignment has no error, the jobs that the worker owns with it."""
-        result = RoundResult.checked_token(assigned.protocol_details)
+        result = ClassicAssignmentDetails.checked_instance(assigned.protocol_details)
         assignment = AssignmentChange(assigned=assigned.jobs, revoked=assigned.revoked)
         self._add_process_record(
             RecordKind.ASSIGNED,

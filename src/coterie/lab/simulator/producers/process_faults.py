@@ -55,7 +55,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         self._schedule_next_fault()
         self._read_and_check_repeatedly()
 
-    def end_process_faults_with_crash(self) -> None:
+    def end_process_faults(self) -> None:
         """Kill each running process with a probability of 30 %, and never start another one of its transactional id.
         Resume the other processes: the next transaction of each is its last one. In half of the seeds crash the broker
         once more."""

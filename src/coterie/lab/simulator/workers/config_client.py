@@ -100,7 +100,7 @@ class ConfigLogClient:
         failure the lines may have been appended, unless the failure says that this worker is fenced: another worker has
         opened the leader's log since."""
         opening = None if chore.leader_log_opening_number is None else self._opening
-        leadership = self._process.leadership_order_number
+        leadership = self._process.leadership_number
 
         def append() -> LogPosition:
             if opening is not None and opening != self._cluster.config_log.leader_opening_count:

@@ -64,7 +64,7 @@ class WorkerProcess(SimProcess, ABC):
 
     @property
     @abstractmethod
-    def leadership_order_number(self) -> int:
+    def leadership_number(self) -> int:
         """A number that orders the leaderships of the group: of two processes that act as the leader, the one that
         became the leader earlier has the lower number. In a classic group the last generation that the process has
         received (-1 before the first); in a connect group the leader epoch, 0 when the process is no member."""

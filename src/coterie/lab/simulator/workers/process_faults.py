@@ -115,7 +115,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._cluster.checker.check_expired_processes_stopped()
         self._world.call_after(1_000, self._check_every_second)
 
-    def end_process_faults_with_crash(self) -> None:
+    def end_process_faults(self) -> None:
         """Resume paused processes, start each worker that has no process or one that is ending, except those in
         ``_never_restarted``, create a connector later if there is none, and crash the coordinator once more."""
         self._cluster.config_read_delay_ms.clear()

@@ -75,7 +75,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
         """The reason why the group has not settled although all its members have; None when it has."""
 
     @abstractmethod
-    def _awaited_round_reason(self) -> str | None:
+    def _due_rebalance_reason(self) -> str | None:
         """The reason why a further rebalance is due although all members have settled; None when no rebalance is
         due."""
 
@@ -122,7 +122,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
             raise Violation(
                 Invariant.QUIET, f"settled in generation or epoch {state_before[0]}; {QUIET_MS} ms later {reason}"
             )
-        self._check_session_key()
+        self._check_session_key_age()
 
     def check_unsigned_refused(self) -> None:
         """If the group's protocol signs requests, send task configs without a valid signature to the leader, and run
@@ -177,7 +177,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
             )
         if unpublished := [name for name in log.connectors_with_outdated_task_configs() if name in owned.connectors]:
             return f"the task configs of {unpublished} are not written"
-        if (reason := self._awaited_round_reason()) is not None:
+        if (reason := self._due_rebalance_reason()) is not None:
             return reason
         if drained_names := [
             process.name for process in processes if process.is_draining and not process.assigned_jobs
@@ -270,7 +270,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
                         f"{process.name} runs {texts[0]}, but should run {texts[1]} (the task's present config)",
                     )
 
-    def _check_session_key(self) -> None:
+    def _check_session_key_age(self) -> None:
         """If the group's protocol signs requests, check that there is a session key that is not too old.
 
         :raises Violation: KEYS_ROTATE.
