@@ -243,7 +243,7 @@ def test_a_static_member_that_leaves_briefly_stays_and_returns_under_another_id(
     assert conversation.coordinator.group.targets[MemberId("w2")].target.jobs == before.assignment.jobs
 
 
-def test_the_reason_for_a_removal_says_whether_the_member_had_left_for_a_short_time() -> None:
+def test_the_reason_for_a_removal_depends_on_whether_the_member_had_left_for_a_short_time() -> None:
     conversation = Conversation()
     conversation.beat("w0", instance_id=InstanceId("zero"))
     conversation.beat("w1", instance_id=InstanceId("one"))
