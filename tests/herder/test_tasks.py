@@ -414,7 +414,7 @@ def test_a_task_whose_checkpoint_folder_is_away_for_two_starts_runs_without_an_o
         waited_s = waited_ms(TASKS[0], attempt, delay_ms) / 1000
         text = f"Start {attempt} of the task has failed; the next one follows after {waited_s:g} s: "
         assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away")
-        assert TASKS[0] not in herder.herder.work.possibly_running_tasks, "no checkpoint is held"
+        assert TASKS[0] not in herder.herder.work.tasks_that_may_hold_checkpoint, "no checkpoint is held"
         assert not due_starts(herder, after_ms=delay_ms * 4 // 5 - 1)
         assert due_starts(herder, after_ms=delay_ms // 5 + 1) == [TASKS[0]]
         assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away"), "it does not run yet"
@@ -535,7 +535,7 @@ def test_a_task_with_a_closed_checkpoint_starts_only_with_another_config() -> No
     herder.feed(lease_renewed(sent_at_ms=herder.now_ms + 1))
     assert not herder.pop_effects(StartTask)
     assert not herder.pop_effects(StopTask)
-    assert not herder.herder.work.possibly_running_tasks
+    assert not herder.herder.work.tasks_that_may_hold_checkpoint
     herder.write(*RESPLIT)
     assert [order.spec.config for order in herder.pop_effects(StartTask)] == [{"share": "new"}] * 2
 

@@ -56,4 +56,4 @@ def test_a_task_is_owned_while_any_part_of_it_may_run_on_this_worker(kind: type[
     state, is_active = STATES[kind]
     work = LocalJobsState(BOTH_TASKS)
     work.local_tasks[TASKS[0]].state = state
-    assert work.possibly_running_tasks == ({TASKS[0]} if is_active else set())
+    assert work.tasks_that_may_hold_checkpoint == ({TASKS[0]} if is_active else set())

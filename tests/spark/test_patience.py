@@ -99,7 +99,10 @@ def endless(pids: Path) -> TransformType:
         return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
 
     return TransformType(
-        name="Endless", package=None, keys=(make_transform_config_key("any", "", "", is_optional=True),), apply=apply
+        short_class_name="Endless",
+        package=None,
+        keys=(make_transform_config_key("any", "", "", is_optional=True),),
+        apply=apply,
     )
 
 

@@ -186,7 +186,8 @@ def worker(
             "--config",
             "-c",
             metavar="FILE",
-            help="Settings of the worker: a .properties file with the keys of Kafka Connect.",
+            help="Settings of the worker: a .properties file with the keys of Kafka Connect. Required, except "
+            "with a subcommand.",
             show_default=False,
         ),
     ] = None,
@@ -216,7 +217,7 @@ def worker(
         """Raise a CoterieError if this worker could not start again with the present content of its settings file."""
         restarted, _ = settings_file.read_settings_and_warnings(config)
         compose.check_listeners_for_restart(restarted, running=settings)
-        compose.check_plugins_installed(restarted)
+        compose.check_assignors_and_listeners_installed(restarted)
 
     sys.exit(compose.run_worker(settings, check_settings=reread_and_check_settings))
 

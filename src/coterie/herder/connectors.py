@@ -101,7 +101,7 @@ def _reconcile_connector(turn: Turn, name: ConnectorName, local_connector: Local
             _stop_connector(turn, name, local_connector)
             statuses.report_status(turn, name, JobState.STOPPED)
         case TargetState.STARTED:
-            _reconcile_started_connector(turn, name, local_connector, connector)
+            _reconcile_connector_to_be_started(turn, name, local_connector, connector)
 
 
 def _stop_connector(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
@@ -118,7 +118,7 @@ def _stop_connector(turn: Turn, name: ConnectorName, local_connector: LocalConne
     turn.emit(StopConnector(connector=name))
 
 
-def _reconcile_started_connector(
+def _reconcile_connector_to_be_started(
     turn: Turn, name: ConnectorName, local_connector: LocalConnector, connector: Connector
 ) -> None:
     """Split the connector if its current config is not split and the lease is valid, or publish its task configs if

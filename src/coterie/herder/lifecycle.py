@@ -135,7 +135,9 @@ def leave_or_relaunch_if_ready(turn: Turn) -> None:
             if _close_intake_and_check_answered(turn):
                 _refuse_requests_and_leave_group(turn, course)
         case Relaunching() if (
-            herder.place.has_current_assignment and work.are_statuses_written and not work.possibly_running_tasks
+            herder.place.has_current_assignment
+            and work.are_statuses_written
+            and not work.tasks_that_may_hold_checkpoint
         ):
             if _close_intake_and_check_answered(turn):
                 _refuse_requests_and_close_runtime(turn)

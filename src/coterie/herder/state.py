@@ -619,7 +619,7 @@ class Herder:
     def owned_jobs(self) -> Jobs:
         """The jobs that the next join reports as owned: all assigned jobs, and the tasks that may still run although
         they are no longer assigned."""
-        return self.place.assigned | Jobs(tasks=self.work.possibly_running_tasks)
+        return self.place.assigned | Jobs(tasks=self.work.tasks_that_may_hold_checkpoint)
 
     @property
     def allowed_jobs_until_restart(self) -> Jobs | None:

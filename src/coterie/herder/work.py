@@ -333,7 +333,7 @@ class LocalJobsState:
         """Uses of topics that are appended together with ``statuses_in_flight``; None is a tombstone."""
 
     @property
-    def possibly_running_tasks(self) -> frozenset[ConnectorTaskId]:
+    def tasks_that_may_hold_checkpoint(self) -> frozenset[ConnectorTaskId]:
         """The tasks that run here, or may run (:attr:`LocalTask.may_hold_checkpoint`)."""
         return frozenset(task for task, run in self.local_tasks.items() if run.may_hold_checkpoint)
 

@@ -56,9 +56,9 @@ def commit_empty_batch(checkpoint: Path, offset: str, batch_id: int) -> None:
     """
     if batch_id == 0:
         with suppress(FileExistsError):  # A query that ended before its first batch has written this file.
-            _write_new_file(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
-    _write_new_file(checkpoint / "offsets" / str(batch_id), f"v1\n{json.dumps(_EMPTY_BATCH_PLAN)}\n{offset}")
-    _write_new_file(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_EMPTY_BATCH_COMMIT)}")
+            _create_complete_file(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
+    _create_complete_file(checkpoint / "offsets" / str(batch_id), f"v1\n{json.dumps(_EMPTY_BATCH_PLAN)}\n{offset}")
+    _create_complete_file(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_EMPTY_BATCH_COMMIT)}")
 
 
 def write_first_source_log_entry(checkpoint: Path, lines: list[str]) -> None:
@@ -66,10 +66,10 @@ def write_first_source_log_entry(checkpoint: Path, lines: list[str]) -> None:
 
     :raises FileExistsError: when this entry exists.
     """
-    _write_new_file(checkpoint / "sources" / "0" / "0", "\n".join(["v1", *lines]))
+    _create_complete_file(checkpoint / "sources" / "0" / "0", "\n".join(["v1", *lines]))
 
 
-def _write_new_file(path: Path, text: str) -> None:
+def _create_complete_file(path: Path, text: str) -> None:
     """Write ``text`` to the new file ``path``, by a rename, so that the file is always complete. Creates the folder if
     it is missing.
 

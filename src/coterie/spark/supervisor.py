@@ -629,7 +629,7 @@ class Supervisor:
         task has stopped: the worker that performs the re-split waits for that record. Report
         :class:`TaskCheckpointClosed` unless the run was ended meanwhile."""
 
-        def end_run() -> None:
+        def mark_ended_and_report_closed() -> None:
             with self._lock:
                 if not isinstance(run.state, QueryEndedState):
                     self._mark_run_ended(run)
@@ -640,10 +640,10 @@ class Supervisor:
                 query.stop(grace_ms=CLOSED_GENERATION_STOP_GRACE_MS)
                 _record_stop(run)
             finally:
-                end_run()
+                mark_ended_and_report_closed()
 
         deadline_s = time.monotonic() + CLOSED_GENERATION_STOP_GRACE_MS / 1000
-        self._submit_stop_call(run, stop, deadline_s, end_run=end_run)
+        self._submit_stop_call(run, stop, deadline_s, end_run=mark_ended_and_report_closed)
 
     # -- the polling thread -------------------------------------------------------------------------------------------
 

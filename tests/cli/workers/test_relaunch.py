@@ -91,12 +91,14 @@ def test_the_workers_own_port_may_be_used_by_another_process_on_another_host(own
 
 @pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])
 def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
-    compose.check_plugins_installed(
+    compose.check_assignors_and_listeners_installed(
         worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"})
     )
-    compose.check_plugins_installed(worker_settings({key: "absent"}))  # A classic group has no plug-ins.
+    compose.check_assignors_and_listeners_installed(
+        worker_settings({key: "absent"})
+    )  # A classic group has no plug-ins.
     with pytest.raises(ConfigError, match=f"Invalid value absent for configuration {key}"):
-        compose.check_plugins_installed(worker_settings({"group.protocol": "connect", key: "absent"}))
+        compose.check_assignors_and_listeners_installed(worker_settings({"group.protocol": "connect", key: "absent"}))
 
 
 def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> None:

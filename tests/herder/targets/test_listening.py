@@ -273,7 +273,7 @@ def test_each_job_is_announced_by_turns_as_assigned_and_as_stopped(events: list[
 
 def after_news(driver: ConnectHerderDriver, held: Jobs) -> Jobs:
     """The jobs that a listener believes to run here, after the news since the last call; it believed ``held``."""
-    active = Jobs(tasks=driver.herder.work.possibly_running_tasks)
+    active = Jobs(tasks=driver.herder.work.tasks_that_may_hold_checkpoint)
     for news in driver.news():
         match news:
             case JobsAssigned(jobs=jobs, assignment=target):

@@ -96,7 +96,7 @@ async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(r
 
     counting = Transform(
         transform_type=TransformType(
-            name="Count", package=None, keys=(make_transform_config_key("by", "", ""),), apply=count
+            short_class_name="Count", package=None, keys=(make_transform_config_key("by", "", ""),), apply=count
         ),
         record_side=KeyOrValue.VALUE,
         settings=PrefixedConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),

@@ -22,7 +22,8 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The jobs of each member, and the jobs without a member."""
+    """The jobs of each member, and the jobs that no member may receive now. Jobs that are deferred for a departed
+    member are in neither."""
 
     jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs of every member; a member without jobs has an empty value."""

@@ -181,7 +181,8 @@ class _LogCheck:
         """Yield the findings about the batches, producers and aborted transactions of one partition. If
         ``decode_record`` is given (for a topic with records of groups), each record must also be decodable with it. The
         other arguments are columns of the partition's row in the table `partitions`. Missing offsets are no finding
-        before ``start_offset`` (deleted records) and before ``sifted_offset`` (compaction)."""
+        before ``start_offset`` (deleted records) and before ``sifted_offset`` (compaction). ``sifted_offset``, and
+        ``cleaned_offset``, where the next compaction begins, must not be after the partition's end."""
         # Batches before the start offset are hidden and being deleted: gaps are allowed up to there.
         expected = 0
         rows = self._database.execute(

@@ -207,7 +207,7 @@ def _with_resolved_host(listener: RestListener) -> RestListener:
         return listener
 
 
-def check_plugins_installed(settings: WorkerSettings) -> None:
+def check_assignors_and_listeners_installed(settings: WorkerSettings) -> None:
     """Check that the assignors and listeners of ``settings`` are installed, as a worker needs them after a restart.
     They are not imported: this process may use other versions of their packages.
 

@@ -43,7 +43,7 @@ def _announce_jobs_if_stopped(turn: Turn) -> None:
     stopped."""
     herder, targets = turn.herder, turn.herder.targets
     gone = targets.announced - herder.place.assigned
-    if not gone or not gone.tasks.isdisjoint(herder.work.possibly_running_tasks):
+    if not gone or not gone.tasks.isdisjoint(herder.work.tasks_that_may_hold_checkpoint):
         return
     targets.announced -= gone
     turn.emit(NotifyRebalanceListeners(news=JobsLost(jobs=gone) if targets.has_lease_ended else JobsRevoked(jobs=gone)))

@@ -153,9 +153,10 @@ def _find_table_errors(
 def _find_upsert_right_errors(
     session: PostgresSession, target: PostgresTarget, config: PrefixedConfig, columns: Set[str]
 ) -> dict[str, list[str]]:
-    """The first right that the user lacks for an upsert into the table, which has the columns ``columns``, as a message
-    by the user's key: SELECT, UPDATE unless all columns are keys, or TEMPORARY on the database. Empty when none is
-    missing. SELECT and UPDATE on some columns suffice: which columns the rows have is not known."""
+    """The first right that the PostgreSQL user lacks for an upsert into the table, which has the columns ``columns``,
+    as a message for the config key ``insert.mode``: SELECT, UPDATE unless all columns are keys, or TEMPORARY on the
+    database. Empty when none is missing. SELECT and UPDATE on some columns suffice: which columns the rows have is not
+    known."""
     table = quote_name(target.schema, target.table)
     for right in ("SELECT", "UPDATE") if columns - set(target.key_columns) else ("SELECT",):
         if not _query_is_true(session, "SELECT has_any_column_privilege(to_regclass(%s), %s)", table, right):

@@ -198,7 +198,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
 
 
 EXTRACT_NEW_RECORD_STATE = TransformType(
-    name="ExtractNewRecordState",
+    short_class_name="ExtractNewRecordState",
     package="io.debezium.transforms",
     keys=(
         make_transform_config_key(

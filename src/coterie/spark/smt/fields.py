@@ -126,7 +126,7 @@ def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> 
 
 
 CAST = TransformType(
-    name="Cast",
+    short_class_name="Cast",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -185,7 +185,7 @@ def _apply_insert_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
 
 
 INSERT_FIELD = TransformType(
-    name="InsertField",
+    short_class_name="InsertField",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -257,7 +257,7 @@ def _apply_replace_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
 
 
 REPLACE_FIELD = TransformType(
-    name="ReplaceField",
+    short_class_name="ReplaceField",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -283,8 +283,8 @@ REPLACE_FIELD = TransformType(
 # -- MaskField --------------------------------------------------------------------------------------------------------
 
 
-def _replacement_column(session: SparkSession, name: str, type_: DataType, replacement: str) -> Column:
-    """The configured ``replacement`` as a column of ``type_``, the type of the masked column ``name``.
+def _replacement_literal(session: SparkSession, masked_name: str, type_: DataType, replacement: str) -> Column:
+    """The configured ``replacement`` as an unnamed column of ``type_``, the type of the masked column ``masked_name``.
 
     :raises ValueError: when ``type_`` is neither text nor a number; or when ``type_`` is a number and ``replacement``
         is not a finite number of this type. Spark's ANSI cast decides: integers are digits after an optional sign;
@@ -293,9 +293,11 @@ def _replacement_column(session: SparkSession, name: str, type_: DataType, repla
     if isinstance(type_, StringType):
         return F.lit(replacement)
     if not isinstance(type_, NumericType):
-        raise ValueError(f"column {name} is neither text nor a number")
+        raise ValueError(f"column {masked_name} is neither text nor a number")
     if not (_is_finite_number(replacement) and _can_cast(session, replacement, type_)):
-        raise ValueError(f"the replacement is not a value of type {type_.simpleString()}, the type of column {name}")
+        raise ValueError(
+            f"the replacement is not a value of type {type_.simpleString()}, the type of column {masked_name}"
+        )
     return F.lit(replacement).cast(type_)
 
 
@@ -312,9 +314,9 @@ def _can_cast(session: SparkSession, text: str, type_: DataType) -> bool:
     return texts.select(F.col("text").try_cast(type_).isNotNull()).collect()[0][0] is True
 
 
-def _empty_value_column(name: str, type_: DataType) -> Column:
+def _empty_value_literal(masked_name: str, type_: DataType) -> Column:
     """The empty value (0, False, an empty text, ...) by which Connect's MaskField replaces values of the type
-    ``type_``. ``name``: the column with this type, for the message.
+    ``type_``. ``masked_name``: the column with this type, for the message.
 
     :raises ValueError: when this type has no empty value; the message names the column.
     """
@@ -332,7 +334,7 @@ def _empty_value_column(name: str, type_: DataType) -> Column:
         case MapType():
             return F.create_map().cast(type_)
         case _:
-            raise ValueError(f"column {name} is a {type_.simpleString()}, which has no empty value")
+            raise ValueError(f"column {masked_name} is a {type_.simpleString()}, which has no empty value")
 
 
 def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
@@ -342,9 +344,9 @@ def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfi
     for name in require_columns(list(settings.required_value(definition, "fields", tuple)), types_by_name):
         try:
             mask = (
-                _empty_value_column(name, types_by_name[name])
+                _empty_value_literal(name, types_by_name[name])
                 if replacement is None
-                else _replacement_column(rows.sparkSession, name, types_by_name[name], replacement)
+                else _replacement_literal(rows.sparkSession, name, types_by_name[name], replacement)
             )
         except ValueError as error:
             raise settings.make_config_error("fields" if replacement is None else "replacement", str(error)) from error
@@ -353,7 +355,7 @@ def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfi
 
 
 MASK_FIELD = TransformType(
-    name="MaskField",
+    short_class_name="MaskField",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -391,7 +393,7 @@ def _apply_value_to_key(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
 
 
 VALUE_TO_KEY = TransformType(
-    name="ValueToKey",
+    short_class_name="ValueToKey",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
@@ -420,7 +422,7 @@ def _apply_hoist_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConf
 
 
 HOIST_FIELD = TransformType(
-    name="HoistField",
+    short_class_name="HoistField",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -473,7 +475,7 @@ def _apply_extract_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
 
 
 EXTRACT_FIELD = TransformType(
-    name="ExtractField",
+    short_class_name="ExtractField",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -517,7 +519,7 @@ def _apply_flatten(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) 
 
 
 FLATTEN = TransformType(
-    name="Flatten",
+    short_class_name="Flatten",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(make_transform_config_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
@@ -621,7 +623,7 @@ def _target_type_error(value: str) -> str | None:
 
 
 TIMESTAMP_CONVERTER = TransformType(
-    name="TimestampConverter",
+    short_class_name="TimestampConverter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -648,7 +650,7 @@ TIMESTAMP_CONVERTER = TransformType(
 # -- SetSchemaMetadata ------------------------------------------------------------------------------------------------
 
 SET_SCHEMA_METADATA = TransformType(
-    name="SetSchemaMetadata",
+    short_class_name="SetSchemaMetadata",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(

@@ -65,7 +65,7 @@ def _with_columns_checked_and_cast(
 
 
 FUNCTION = TransformType(
-    name="Function",
+    short_class_name="Function",
     package=None,
     keys=(
         make_transform_config_key(

@@ -77,7 +77,7 @@ def _apply_header_from(rows: DataFrame, side: KeyOrValue, settings: PrefixedConf
 
 
 HEADER_FROM = TransformType(
-    name="HeaderFrom",
+    short_class_name="HeaderFrom",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
@@ -108,7 +108,7 @@ def _apply_insert_header(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
 
 
 INSERT_HEADER = TransformType(
-    name="InsertHeader",
+    short_class_name="InsertHeader",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key("header", "The header's name.", "Header", validator=blank_value_error),
@@ -126,7 +126,7 @@ def _apply_drop_headers(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
 
 
 DROP_HEADERS = TransformType(
-    name="DropHeaders",
+    short_class_name="DropHeaders",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
@@ -158,7 +158,7 @@ def _apply_regex_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
 
 
 REGEX_ROUTER = TransformType(
-    name="RegexRouter",
+    short_class_name="RegexRouter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
@@ -188,7 +188,7 @@ def _apply_timestamp_router(rows: DataFrame, side: KeyOrValue, settings: Prefixe
 
 
 TIMESTAMP_ROUTER = TransformType(
-    name="TimestampRouter",
+    short_class_name="TimestampRouter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
@@ -220,7 +220,7 @@ def _apply_filter(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -
 
 
 FILTER = TransformType(
-    name="Filter",
+    short_class_name="Filter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(

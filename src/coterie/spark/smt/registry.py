@@ -56,7 +56,7 @@ class TransformTypeValidator(OneOfPluginClasses):
 
 
 TRANSFORM_TYPE_VALIDATOR = TransformTypeValidator(
-    tuple(sorted(kind.name for kind in ALL_TRANSFORM_TYPES)),
+    tuple(sorted(kind.short_class_name for kind in ALL_TRANSFORM_TYPES)),
     interface_name="Transformation",
     other_names=frozenset(TYPE_AND_SIDE_BY_NAME),
 )

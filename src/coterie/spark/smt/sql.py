@@ -137,7 +137,7 @@ def _replace_child_keeping_metadata(spark: SparkSession, node: Any, child: Any, 
 
 
 SQL = TransformType(
-    name="Sql",
+    short_class_name="Sql",
     package=None,
     keys=(
         make_transform_config_key(

@@ -45,7 +45,7 @@ def return_no_errors(settings: PrefixedConfig) -> ErrorsByKey:
 class TransformType:
     """One type of transform: what ``transforms.<alias>.type`` names."""
 
-    name: str
+    short_class_name: str
     """The name of the class, without the package and without the suffix for the side (``$Key``, ``$Value``)."""
     package: str | None
     """The package of the Java class that has this name and these keys; None for Coterie's own transforms."""
@@ -72,14 +72,15 @@ class TransformType:
         sides = KeyOrValue if self.has_key_and_value_classes else (KeyOrValue.VALUE,)
         package = "" if self.package is None else f"{self.package}."
         return {
-            side: f"{package}{self.name}{f'${side.value}' if self.has_key_and_value_classes else ''}" for side in sides
+            side: f"{package}{self.short_class_name}{f'${side.value}' if self.has_key_and_value_classes else ''}"
+            for side in sides
         }
 
     def side_by_config_name(self) -> Mapping[str, KeyOrValue]:
         """Every name of this type in configs, with the side that it means. The name without ``$`` means the value."""
-        side_by_short_name = {self.name: KeyOrValue.VALUE}
+        side_by_short_name = {self.short_class_name: KeyOrValue.VALUE}
         if self.has_key_and_value_classes:
-            side_by_short_name |= {f"{self.name}${side.value}": side for side in KeyOrValue}
+            side_by_short_name |= {f"{self.short_class_name}${side.value}": side for side in KeyOrValue}
         if self.package is None:
             return side_by_short_name
         side_by_java_name = {

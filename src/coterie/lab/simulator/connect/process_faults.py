@@ -51,7 +51,7 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
         for name in self._services:
             self._cluster.worker_setups[name] = ConnectWorkerSetup(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
-                claims=self._random_claims() if self._rng.random() < claims_probability else None,
+                claims=self._random_claims_maybe_empty() if self._rng.random() < claims_probability else None,
                 uses_server_assignor=self._rng.random() < server_probability,
                 max_wait_ms=self._rng.choice((0, 1_000, 5_000, 5_000)),
                 connection_grace_ms=self._rng.choice((0, CONNECTION_GRACE_MS, CONNECTION_GRACE_MS)),

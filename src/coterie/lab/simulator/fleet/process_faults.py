@@ -36,7 +36,7 @@ class ClassicGroupFaults(WorkersFaults[ClassicGroupWorker]):
             self._cluster.worker_setups[name] = ClassicWorkerSetup(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
                 protocol=self._rng.choice(list(ConnectProtocol)) if has_mixed_protocols else protocol,
-                claims=self._random_claims() if self._rng.random() < claims_probability else None,
+                claims=self._random_claims_maybe_empty() if self._rng.random() < claims_probability else None,
             )
 
     def _change_worker_setup(self, name: str, **settings: Any) -> None:

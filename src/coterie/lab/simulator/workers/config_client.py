@@ -118,13 +118,13 @@ class ConfigLogClient:
                 )
             )
 
-        def on_appended(end: LogPosition) -> None:
-            if end == FENCED:
+        def on_result(end_or_fenced: LogPosition) -> None:
+            if end_or_fenced == FENCED:
                 on_failure("another worker has opened the leader's log", is_fenced=True)
             else:
-                self._feed_herder(herder.ConfigLinesAppended(purpose=chore.purpose, end_offset=end))
+                self._feed_herder(herder.ConfigLinesAppended(purpose=chore.purpose, end_offset=end_or_fenced))
 
-        self._call_broker(append, on_appended, on_failure)
+        self._call_broker(append, on_result, on_failure)
 
     def _append_and_record(self, lines: Sequence[NewTopicRecord]) -> LogPosition:
         """Append ``lines`` to the config log and record that. Returns the log's new end offset."""

@@ -85,7 +85,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """Start a process of the worker ``name`` now. ``handover`` is the membership that the process continues; None:
         it joins as a new member."""
 
-    def _random_claims(self) -> Jobs:
+    def _random_claims_maybe_empty(self) -> Jobs:
         """Random claims of a worker: no job at all, or a few jobs. Other workers may claim some of these jobs, too, and
         some of these jobs may never be configured."""
         if self._rng.random() < 0.2:
@@ -284,7 +284,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
 
     def _restart_with_random_claims(self) -> None:
         """Set random claims, or no claims, for a random worker, and restart the worker."""
-        claims = self._random_claims() if self._rng.random() < 0.6 else None
+        claims = self._random_claims_maybe_empty() if self._rng.random() < 0.6 else None
         self._restart_with_settings(self._rng.choice(self._services), claims=claims)
 
     def _restart_with_settings(self, name: str, **settings: Any) -> None:
