@@ -92,8 +92,8 @@ def empty_response_factory(http_status: int) -> Callable[[Answer], Response]:
     """A function that returns an empty response with ``http_status`` for a :class:`SuccessWithoutContent`, and raises
     ProblemRefusal when the herder refused the request."""
 
-    def to_response(answer: Answer) -> Response:
+    def to_empty_response(answer: Answer) -> Response:
         problems.answer_or_raise(answer, SuccessWithoutContent)
         return Response(status_code=http_status)
 
-    return to_response
+    return to_empty_response

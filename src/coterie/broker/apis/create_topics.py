@@ -79,7 +79,7 @@ async def _create_topic(
     partitions = (
         _check_assignments_and_count_partitions(new_topic)
         if new_topic.assignments
-        else _check_partition_count(broker, new_topic)
+        else _check_counts_and_return_partition_count(broker, new_topic)
     )
     check_partition_limit(broker, partitions=partitions, added_partitions=partitions)
     if error_message := topic_config_error(configs):
@@ -145,7 +145,7 @@ def _requested_partition_count(broker: BrokerContext, new_topic: Any) -> int:
     return broker.settings.default_partitions if new_topic.num_partitions == -1 else int(new_topic.num_partitions)
 
 
-def _check_partition_count(broker: BrokerContext, new_topic: Any) -> int:
+def _check_counts_and_return_partition_count(broker: BrokerContext, new_topic: Any) -> int:
     """The number of partitions of a new topic without a manual assignment.
 
     :raises KafkaRefusal: when the number, or the replication factor, is invalid.

@@ -50,6 +50,7 @@ class WorkerIdentity(ResponseModel):
     """The worker's host:port."""
     url: str
     instance_id: InstanceId | None
+    """The worker's ``group.instance.id``; None if it has none."""
 
 
 class MemberDescription(WorkerIdentity):
@@ -81,6 +82,7 @@ class DeferredJobsDescription(ResponseModel):
     worker: str | None
     """The departed worker's name; None if it is not known."""
     instance_id: InstanceId | None
+    """The departed worker's ``group.instance.id``; None if it has none, or if it is not known."""
     left_ms: int = Field(ge=0)
     """How long the jobs still wait."""
     jobs: JobsDescription

@@ -494,5 +494,5 @@ async def _open_or_create_topics(
 
 
 def _file_name_for_worker(name: str) -> str:
-    """A file name for the worker ``name``, in which each special character is replaced by ``_``."""
+    """A file name for the worker ``name``: ``coterie-`` and the name, with ``_`` for each special character."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in f"coterie-{name}")

@@ -41,7 +41,7 @@ Question: TypeAlias = PluginQuestion | ValidateConnectorConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginList:
-    """The plug-ins of a worker."""
+    """The answer to :class:`ListPlugins`: the plug-ins of a worker."""
 
     plugins: tuple[Plugin, ...]
     """In the order of :func:`coterie.config.plugins.sorted_as_in_connect`."""
@@ -49,7 +49,7 @@ class PluginList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginConfigKeys:
-    """The config keys of a plug-in."""
+    """The answer to :class:`DescribePlugin`: the config keys of a plug-in."""
 
     keys: tuple[ConfigKey, ...] = field(repr=False)
     """In the order in which a form shows them. The keys of a source or sink include the keys that every connector

@@ -73,7 +73,7 @@ Read: TypeAlias = LogRead | DescribeConnectorOffsets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorInfo:
-    """A connector's config and its committed tasks."""
+    """The answer to :class:`DescribeConnector`: a connector's config and its committed tasks."""
 
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)
@@ -87,7 +87,7 @@ class ConnectorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorStatus:
-    """The statuses of a connector and of its tasks."""
+    """The answer to :class:`DescribeConnectorStatus`: the statuses of a connector and of its tasks."""
 
     connector: ConnectorName
     status: Status
@@ -99,7 +99,7 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorNames:
-    """The names of all connectors."""
+    """The answer to :class:`ListConnectors`: the names of all connectors."""
 
     connectors: tuple[ConnectorName, ...]
     """The names, sorted."""
@@ -107,7 +107,7 @@ class ConnectorNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorDescriptions:
-    """The configs and statuses of the connectors that the request names."""
+    """The answer to :class:`DescribeConnectors`: the configs and statuses of the connectors that the request names."""
 
     connectors: tuple[tuple[ConnectorInfo, ConnectorStatus | None], ...]
     """The connectors in the order of the request, each with its status; None while a connector has no status yet.
@@ -116,21 +116,21 @@ class ConnectorDescriptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfigs:
-    """The configs of a connector's committed tasks, by number."""
+    """The answer to :class:`DescribeTaskConfigs`: the configs of a connector's committed tasks, by number."""
 
     tasks: tuple[tuple[ConnectorTaskId, Mapping[str, str]], ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorOffsets:
-    """How far a connector's tasks have read."""
+    """The answer to :class:`DescribeConnectorOffsets`: how far a connector's tasks have read."""
 
     offsets: tuple[ConnectorOffset, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """The status of one task."""
+    """The answer to :class:`DescribeTaskStatus`: the status of one task."""
 
     task: ConnectorTaskId
     status: Status

@@ -26,7 +26,7 @@ TopicRequest: TypeAlias = DescribeActiveTopics | ResetActiveTopics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveTopics:
-    """The active topics of a connector."""
+    """The answer to :class:`DescribeActiveTopics`: the active topics of a connector."""
 
     connector: ConnectorName
     topics: tuple[str, ...]

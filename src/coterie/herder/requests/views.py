@@ -42,7 +42,7 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """The state of a worker, as the worker itself reports it."""
+    """The answer to :class:`DescribeWorker`: the state of a worker, as the worker itself reports it."""
 
     worker_id: WorkerId
     name: str
@@ -132,8 +132,8 @@ class DeferredJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """The state of the group: in a classic group the last round that its leader has computed, with the jobs that are
-    configured now; in a connect group the coordinator's description."""
+    """The answer to :class:`DescribeWorkerGroup`: the state of the group: in a classic group the last round that its
+    leader has computed, with the jobs that are configured now; in a connect group the coordinator's description."""
 
     generation: GenerationId
     """The generation of the last round that this leader has computed; in a connect group, the group epoch."""

@@ -65,7 +65,7 @@ def dead_letter_arrow_batch(bad_rows: pa.RecordBatch, task: ConnectorTaskId) -> 
     return pa.record_batch([columns[name] for name in DEAD_LETTER_SCHEMA.names], names=DEAD_LETTER_SCHEMA.names)
 
 
-def dead_letter_rows(bad_rows: DataFrame, task: ConnectorTaskId) -> DataFrame:
+def dead_letter_rows_for_folder(bad_rows: DataFrame, task: ConnectorTaskId) -> DataFrame:
     """Convert ``bad_rows``, of ``task`` and with the columns of ``BAD_ROW_TYPE``, to the columns of
     :data:`DEAD_LETTER_SCHEMA`, for a folder. Only ``headers`` differs from that schema: the column stays an array of
     structs."""

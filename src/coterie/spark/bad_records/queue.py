@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.bad_records.dead_letters import dead_letter_record_columns, dead_letter_rows
+from coterie.spark.bad_records.dead_letters import dead_letter_record_columns, dead_letter_rows_for_folder
 from coterie.spark.bad_records.keys import (
     DEAD_LETTER_PATH_KEY,
     DEAD_LETTER_REPLICATION_KEY,
@@ -136,7 +136,7 @@ def make_dead_letter_queue(
             return DeadLetterQueue(
                 DEAD_LETTER_PATH_KEY,
                 FileSink(folder=bad_records_folder(path), rotation=None, options={}),
-                dead_letter_rows,
+                dead_letter_rows_for_folder,
             )
         case DeadLetterTopic() as topic_destination:
             sink = KafkaSink.of(_dead_letter_sink_config(topic_destination, config, worker_kafka_properties))

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of, split_list
 from coterie.nouns.errors import ConfigError
 from coterie.spark import rotation
-from coterie.spark.bad_records.dead_letters import dead_letter_rows
+from coterie.spark.bad_records.dead_letters import dead_letter_rows_for_folder
 from coterie.spark.bad_records.error_columns import bad_rows, good_rows
 from coterie.spark.bad_records.keys import (
     DEAD_LETTER_PATH_KEY,
@@ -194,7 +194,7 @@ class FileSink:
         with batch.bad_row_separator.rows_evaluated_once() as rows:
             self._write_good_files(replace(batch, rows=good_rows(rows)), copy)
             if batch.bad_row_separator.bad_row_summary.count:
-                bad_batch = replace(batch, rows=dead_letter_rows(bad_rows(rows), batch.task_lineage.task))
+                bad_batch = replace(batch, rows=dead_letter_rows_for_folder(bad_rows(rows), batch.task_lineage.task))
                 write_batch(
                     bad_batch,
                     copy.bad_files,

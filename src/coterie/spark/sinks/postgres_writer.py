@@ -349,7 +349,9 @@ class PostgresWriter:
         except BaseException as error:
             self._roll_back_and_return_session(session)
             if isinstance(error, psycopg.Error):
-                raise self._make_task_error(error, f"batch {batch_id} of task {self._ledger_row_key[0]}") from error
+                raise self._make_task_error(
+                    error, f"the writing of batch {batch_id} of task {self._ledger_row_key[0]}"
+                ) from error
             raise
         return StagedTransaction(self, session, batch_id, is_new=is_new)
 

@@ -234,7 +234,10 @@ def _offsets_of_partitions(
 
 def _offsets_after_batch(checkpoint: Path, batch_id: int | None) -> Mapping[str, Mapping[str, int]]:
     """By topic and partition number, the offsets at which batch ``batch_id`` ends; for None or -1 those at which batch
-    0 starts. Empty when the checkpoint has none."""
+    0 starts, or nothing if no file has these.
+
+    :raises FileNotFoundError: when batch ``batch_id`` is not planned.
+    """
     line: str | None
     if batch_id is None or batch_id < 0:
         try:
