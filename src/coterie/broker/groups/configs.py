@@ -74,7 +74,9 @@ _WITHOUT_BROKER_CONFIG = {
 
 
 def group_config_definition(settings: BrokerSettings) -> ConfigDef:
-    """The definition of all configs that can be set on a group of a broker with these settings, sorted by name."""
+    """The definition of all configs that can be set on a group of a broker with these settings, sorted by name. The
+    settings decide which keys exist and the bounds of values; the defaults are those of a broker without settings, and
+    `group_config_defaults` has those of this broker."""
     return ConfigDef(tuple(sorted((*_KAFKAS_KEYS, *group_config_keys(settings)), key=lambda key: key.name)))
 
 

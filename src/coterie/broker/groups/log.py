@@ -91,7 +91,8 @@ class GroupLog(Generic[RecordT]):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The only partition of the topic: it contains the records of all groups."""
+        """The only partition of this log's topic: it contains the records of all groups of this kind, classic or
+        connect."""
         return TopicPartition(self._topic.name, self._partition.number)
 
     def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
