@@ -10,22 +10,23 @@ from coterie.broker.apis.config_resources import ConfigResourceType, broker_id_e
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.names import topic_name_error
+from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {
-        "results": [_resource_values(broker, request, asked) async for asked in yielding(request.body.resources)],
+        "results": [await _resource_values(broker, request, asked) async for asked in yielding(request.body.resources)],
     }
 
 
-def _resource_values(broker: BrokerContext, request: ApiRequest, asked: Any) -> Values:
+async def _resource_values(broker: BrokerContext, request: ApiRequest, asked: Any) -> Values:
     """The response entry of one config resource: its requested configs, or an error. ``asked`` is the request's entry;
     if it contains no config names, all configs are requested."""
     error, error_message, configs = ErrorCode.none, "", list[Values]()
     try:
-        entries = _config_entries(broker, asked.resource_type, asked.resource_name)
+        entries = await _config_entries(broker, asked.resource_type, asked.resource_name)
     except KafkaRefusal as refused:
         error, error_message = refused.error, refused.message or ""
     else:
@@ -41,8 +42,10 @@ def _resource_values(broker: BrokerContext, request: ApiRequest, asked: Any) -> 
     }
 
 
-def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values]:
-    """The entries of all configs of the resource ``name``; ``type_`` is the number of its `ConfigResourceType`.
+async def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values]:
+    """The entries of all configs of the resource ``name``; ``type_`` is the number of its `ConfigResourceType`. Waits
+    for a connect group that is being reloaded after a failure: until then its configs may be some that were not
+    written.
 
     For the broker type, an empty name requests the configs that are set for all brokers of the cluster: there are none.
 
@@ -58,6 +61,8 @@ def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values
         case ConfigResourceType.GROUP:
             if not name:
                 raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
+            if broker.connect_groups is not None:
+                await broker.connect_groups.wait_until_loaded(GroupId(name))
             return group_config_entries(broker, broker.group_configs(name))
         case ConfigResourceType.BROKER:
             if not name:

@@ -217,7 +217,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 return self._machine.refusal_response(
                     make_request(ReplyTo(0)), self._machine.refusal_code_while_loading
                 )
-            await self._wait_loaded()
+            await self.wait_until_loaded()
         return await self.wait_response(self.handle_request_now(make_request))
 
     def ask_nowait(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
@@ -457,8 +457,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._cancel_chores()
         self._wake.set()
 
-    async def _wait_loaded(self) -> None:
-        """Wait until the group is reloaded."""
+    async def wait_until_loaded(self) -> None:
+        """Return at once, or while the group is being reloaded after a failure, at the end of the reload."""
         self._load_waiter_count += 1
         try:
             while self._needs_reload:

@@ -100,6 +100,12 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         host = self._hosts.get(group_id)
         return None if host is None else host.inspect_group(look)
 
+    async def wait_until_loaded(self, group_id: GroupId) -> None:
+        """Return at once, or while the group is being reloaded after a failure, at the end of the reload."""
+        host = self._hosts.get(group_id)
+        if host is not None:
+            await host.wait_until_loaded()
+
     def inspect_all_groups(self, look: Callable[[GroupT], T]) -> Sequence[T]:
         """The result of ``look`` for the state of each group, sorted by group id; see :meth:`inspect_group`."""
         return [self._hosts[group_id].inspect_group(look) for group_id in self.ids()]
