@@ -99,7 +99,7 @@ class LightRuntime:
     ) -> None:
         raise OffsetsRefusedError("The tasks of this benchmark have no offsets")
 
-    async def create_next_checkpoint_generation(
+    async def ensure_open_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("tasks are never closed in this benchmark")

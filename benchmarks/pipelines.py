@@ -28,7 +28,7 @@ from benchmarks.inputs import SCHEMA, Sink, Topic
 from benchmarks.task_log import quantile
 from coterie.cli.processes import Child, Children
 from coterie.spark.checkpoint import safe_file_name
-from coterie.spark.jars import spark_settings_for_jars
+from coterie.spark.jars import jar_settings_unless_user_sets_jars
 from coterie.spark.java import find_or_write_java_home
 from coterie.spark.session import make_spark_settings
 from tests import jars
@@ -327,7 +327,7 @@ class PlainSpark(MeasuredSystem):
         java = str(find_or_write_java_home(self.folder, os.environ))
         arguments = ["-m", "benchmarks.plain_spark", str(self.folder)]
         self._driver = self._children.start_python(
-            f"{self.folder.name}-driver", arguments, environment={"JAVA_HOME": java}
+            f"{self.folder.name}-driver", arguments, extra_environment={"JAVA_HOME": java}
         )
         deadline = time.monotonic() + DEADLINE_S
         while not (self.folder / "ready").exists():
@@ -356,7 +356,7 @@ def plain_spark_settings(scratch: Path, compiler: str) -> dict[str, str]:
     ours = make_spark_settings({}, scratch)
     options = [option for option in ours["spark.driver.extraJavaOptions"].split() if option.startswith("-XX:")]
     return {
-        **spark_settings_for_jars(jars.fetched(print_progress), {}),
+        **jar_settings_unless_user_sets_jars(jars.fetched(print_progress), {}),
         "spark.master": ours["spark.master"],
         "spark.driver.memory": ours["spark.driver.memory"],
         "spark.driver.extraJavaOptions": " ".join(options) if compiler == "default" else COMPILERS[compiler],

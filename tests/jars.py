@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
+from coterie.spark.jar_fetch import fetch_and_replace_jars, has_pinned_digest
 from coterie.spark.jars import Jar, default_jar_folder, jar_packages
 from tests.kafka.real_kafka import ProgramUnavailableError
 
@@ -29,7 +29,7 @@ def fetched(print_line: Callable[[str], None]) -> Path:
         )
         started_s = time.monotonic()
         try:
-            fetch_jars(jars, folder)
+            fetch_and_replace_jars(jars, folder)
         except WorldError as error:
             raise ProgramUnavailableError(f"The jars of Spark's connectors cannot be had: {error}") from error
         print_line(f"Fetched {len(jars)} jars in {time.monotonic() - started_s:.0f} s.")

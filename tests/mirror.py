@@ -18,7 +18,7 @@ def jar_of(name: str, content: bytes) -> Jar:
         version="1.0",
         size_bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
-        identifying_class_name=None,
+        class_name_to_check=None,
     )
 
 

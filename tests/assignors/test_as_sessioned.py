@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from coterie.assignors.assignor_state import (
     AssignorState,
     MemberOutcome,
+    choose_kept_jobs_and_duplicates,
     former_jobs_of_static_members,
-    resolve_duplicate_owners,
     union_of_jobs,
     usable_state,
 )
@@ -62,7 +62,7 @@ def reference_assign(
     """The reference: the leader's new state, the assignments, and the delay."""
     trusted = usable_state(state, members, generation=generation, last_completed_generation=completed)
     configured_only = {member: view.owned & configured for member, view in members.items()}
-    owned, duplicates = resolve_duplicate_owners(configured_only, trusted, lambda member, job: True)
+    owned, duplicates = choose_kept_jobs_and_duplicates(configured_only, trusted, lambda member, job: True)
     unaccounted = configured - union_of_jobs(owned.values())
     returned = former_jobs_of_static_members(trusted, unaccounted, members, lambda member, jobs: jobs)
     runs = {member: jobs | returned.get(member, NO_JOBS) for member, jobs in owned.items()}

@@ -39,8 +39,8 @@ def run_all_rounds(
         members = {member: assignment.owned_after for member, assignment in outcome.assignments.items()}
         if stopped(outcome):
             stops.append((now_ms, stopped(outcome)))
-        elif outcome.next_round_in_ms:
-            now_ms += outcome.next_round_in_ms
+        elif outcome.next_round_timer_ms:
+            now_ms += outcome.next_round_timer_ms
         elif not any(assignment.assigned for assignment in outcome.assignments.values()):
             loads = [len(jobs.tasks) for member, jobs in members.items() if member not in leader.draining]
             assert not loads or max(loads) - min(loads) <= 1
@@ -51,12 +51,14 @@ def test_at_most_the_limit_is_revoked_and_the_next_rebalance_follows_after_the_i
     leader = Leader(EIGHT, policy_with_limit(2, interval_ms=1_000))
     first = leader.round(W1=EIGHT, W2="")
     assert stopped(first) == 2
-    assert (first.move_count_to_target, first.next_round_in_ms) == (4, 0), "the workers rejoin after their revocations"
+    assert (first.move_count_to_target, first.next_round_timer_ms) == (4, 0), (
+        "the workers rejoin after their revocations"
+    )
     kept = {member: assignment.owned_after for member, assignment in first.assignments.items()}
     second = leader.compute_round(kept, 10)
     assert len(second.assignments[W2].assigned) == 2
     assert not stopped(second)
-    assert (second.move_count_to_target, second.delay_ms, second.next_moves_in_ms) == (2, 0, 990)
+    assert (second.move_count_to_target, second.delay_ms, second.next_moves_timer_ms) == (2, 0, 990)
     third = leader.compute_round(
         {member: assignment.owned_after for member, assignment in second.assignments.items()}, 1_000
     )
@@ -64,7 +66,7 @@ def test_at_most_the_limit_is_revoked_and_the_next_rebalance_follows_after_the_i
     last = leader.compute_round(
         {member: assignment.owned_after for member, assignment in third.assignments.items()}, 1_010
     )
-    assert (last.move_count_to_target, last.next_round_in_ms) == (0, 0)
+    assert (last.move_count_to_target, last.next_round_timer_ms) == (0, 0)
 
 
 def test_remaining_moves_are_scheduled_also_when_only_deleted_jobs_are_revoked() -> None:
@@ -72,7 +74,7 @@ def test_remaining_moves_are_scheduled_also_when_only_deleted_jobs_are_revoked()
     leader.round(W1="AT0 AT1 AT2 AT3 BT0", W2="")
     outcome = leader.round(10, W1="AT0 AT1 AT3 BT0", W2="")
     assert outcome.assignments[W1].revoked == parse_jobs("BT0")
-    assert outcome.next_moves_in_ms == 990
+    assert outcome.next_moves_timer_ms == 990
 
 
 def test_without_an_interval_a_rebalance_assigns_the_last_moves_and_revokes_the_next() -> None:
@@ -88,7 +90,7 @@ def test_a_rejoin_before_the_end_of_the_interval_moves_nothing_and_reports_the_r
     for now_ms in (100, 400, 700):
         outcome = leader.compute_round(members, now_ms)
         assert not stopped(outcome)
-        assert (outcome.delay_ms, outcome.next_moves_in_ms) == (0, 1_000 - now_ms)
+        assert (outcome.delay_ms, outcome.next_moves_timer_ms) == (0, 1_000 - now_ms)
         members = {member: assignment.owned_after for member, assignment in outcome.assignments.items()}
 
 
@@ -135,7 +137,7 @@ def test_while_jobs_are_deferred_only_a_drain_moves_jobs() -> None:
     assert first.assignments[W2].revoked_by_reason == {RevocationReason.DRAIN: parse_jobs("AT3")}
     assert not first.assignments[W1].revoked
     second = leader.round(1_010, W1="AT0 AT1", W2="", W6="", W7="", W8="", W9="")
-    assert (second.delay_ms, second.next_moves_in_ms) == (290, 0), "no job may move before the delay is over"
+    assert (second.delay_ms, second.next_moves_timer_ms) == (290, 0), "no job may move before the delay is over"
 
 
 def test_a_limited_drain_continues_during_a_delay_and_the_remaining_delay_is_reported() -> None:
@@ -144,7 +146,7 @@ def test_a_limited_drain_continues_during_a_delay_and_the_remaining_delay_is_rep
     leader.draining = {W2}
     leader.round(1_000, W1="AT0 AT1", W2="AT2 AT3")
     outcome = leader.round(1_010, W1="AT0 AT1", W2="AT3")
-    assert (outcome.delay_ms, outcome.next_moves_in_ms, outcome.next_round_in_ms) == (290, 40, 40)
+    assert (outcome.delay_ms, outcome.next_moves_timer_ms, outcome.next_round_timer_ms) == (290, 40, 40)
     assert stopped(leader.round(1_050, W1="AT0 AT1 AT2", W2="AT3")) == 1
 
 

@@ -48,7 +48,7 @@ def plan_and_moves(
 
 def test_a_plan_without_changes_moves_nothing() -> None:
     found, moves = plan_and_moves(THREE)
-    assert (moves, found.round_count, found.waiting_ms, found.stopped_jobs_count) == ([], 0, 0, 0)
+    assert (moves, found.round_count, found.waiting_ms, found.revoked_job_count) == ([], 0, 0, 0)
     assert found.owned_after == {member: view.owned for member, view in THREE.members.items()}
 
 
@@ -73,7 +73,7 @@ def test_a_new_worker_gets_its_share_and_nothing_else_is_stopped() -> None:
     )
     found, moves = plan_and_moves(snapshot, MemberJoins(member=W2))
     assert [(move[1:]) for move in moves] == [(W1, W2, "balance")] * 2
-    assert found.stopped_jobs_count == 2
+    assert found.revoked_job_count == 2
     assert {(move.stop_round, move.start_round, move.unassigned_ms) for move in found.moves} == {(1, 2, 0)}
 
 
@@ -83,7 +83,7 @@ def test_the_jobs_of_a_departed_worker_are_deferred_for_the_whole_delay() -> Non
     assert {move[1] for move in moves} == {W2}
     assert {move.reason for move in found.moves} == {StartReason.LOST}
     assert {move.unassigned_ms for move in found.moves} == {300_000}
-    assert (found.stopped_jobs_count, found.waiting_ms) == (0, 300_000)
+    assert (found.revoked_job_count, found.waiting_ms) == (0, 300_000)
 
 
 def test_already_deferred_jobs_wait_only_for_the_remaining_delay() -> None:
@@ -132,7 +132,7 @@ def test_a_limit_of_moves_per_rebalance_increases_the_number_of_rebalances() -> 
     policy = RebalancePolicy(moves_per_round_max=2, round_interval_ms=1_000)
     snapshot = GroupSnapshot(configured_jobs=jobs, members={W1: MemberSpec(owned=jobs)}, policy=policy)
     found, _ = plan_and_moves(snapshot, MemberJoins(member=W2))
-    assert found.stopped_jobs_count == 5
+    assert found.revoked_job_count == 5
     assert found.waiting_ms == 2_000
     assert max(move.start_round or 0 for move in found.moves) == found.round_count
 

@@ -225,8 +225,8 @@ class Histories(RuleBasedStateMachine):
         for _ in range(60):
             self.compute()
             assert self.last is not None
-            if self.last.next_round_in_ms:
-                self.now_ms += self.last.next_round_in_ms
+            if self.last.next_round_timer_ms:
+                self.now_ms += self.last.next_round_timer_ms
                 self.received_delay_ms = 0
             elif not any(one.assigned or one.revoked for one in self.last.assignments.values()):
                 break

@@ -73,7 +73,7 @@ def test_a_returning_members_excess_jobs_are_revoked_in_the_next_rebalance() -> 
     outcome = leader.compute_round({W1: parse_jobs("AT1"), W3: NO_JOBS, RETURNED: NO_JOBS})
     assert outcome.assignments[RETURNED].assigned == parse_jobs("AT2 AT3")
     assert not any(assignment.revoked for assignment in outcome.assignments.values())
-    assert (outcome.delay_ms, outcome.next_moves_in_ms) == (0, IMMEDIATE_ROUND_DELAY_MS)
+    assert (outcome.delay_ms, outcome.next_moves_timer_ms) == (0, IMMEDIATE_ROUND_DELAY_MS)
     outcome = leader.compute_round(
         {W1: parse_jobs("AT1"), W3: NO_JOBS, RETURNED: parse_jobs("AT2 AT3")}, now_ms=IMMEDIATE_ROUND_DELAY_MS
     )
@@ -129,7 +129,7 @@ def test_a_returning_member_gets_all_its_unowned_jobs_and_the_group_ends_balance
         assert not had & elsewhere, "they were not assigned to another member meanwhile"
     again = (
         any(assignment.revoked for assignment in outcome.assignments.values())
-        or 0 < outcome.next_moves_in_ms <= IMMEDIATE_ROUND_DELAY_MS
+        or 0 < outcome.next_moves_timer_ms <= IMMEDIATE_ROUND_DELAY_MS
     )
     runs = {member: assignment.owned_after for member, assignment in outcome.assignments.items()}
     loads = sorted(len(jobs.tasks) for jobs in runs.values())

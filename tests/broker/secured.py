@@ -66,7 +66,7 @@ def trusting(authority: Authority) -> ssl.SSLContext:
 def logged_in(broker: ThreadedBroker, user: str) -> Iterator[RawClient]:
     """A raw connection that is authenticated as ``user``, who is added if missing."""
     users = BrokerUsersFile(broker.settings.users_path)
-    if user not in users.names():
+    if user not in users.read_names():
         users.add(user, PASSWORD)
     with raw_client(broker.port) as client:
         assert client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN").error_code is ErrorCode.none

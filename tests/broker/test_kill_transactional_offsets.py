@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coterie.wire.batches import TRANSACTIONAL_BIT, NewRecord, decode_records_without_control, encode_batch
+from coterie.wire.batches import TRANSACTIONAL_BIT, NewRecord, decode_uncompressed_records_without_control, encode_batch
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import RawClient, raw_client
 from tests.broker.dying import NEVER, TOPIC, CrashingBroker, committed_offset, create_topic, start
@@ -85,7 +85,10 @@ def records(client: RawClient) -> list[bytes | None]:
         FETCH, 12, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=1_000_000, isolation_level=1, session_id=0,
         session_epoch=-1, topics=[{"topic": TOPIC, "partitions": [asked]}], forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
-    return [record.value for record in decode_records_without_control(answer.responses[0].partitions[0].records or b"")]
+    return [
+        record.value
+        for record in decode_uncompressed_records_without_control(answer.responses[0].partitions[0].records or b"")
+    ]
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])

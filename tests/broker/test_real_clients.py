@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from coterie.wire.batches import iter_batch_headers
+from coterie.wire.batches import iter_whole_batch_headers
 from tests.broker.conftest import ThreadedBroker
 
 pytestmark = pytest.mark.interop
@@ -159,7 +159,7 @@ def test_no_offset_before_the_start_offset_is_found_by_time(broker: ThreadedBrok
     try:
         produce_batch(range(100, 90, -1))
         data = broker.run(lambda context: context.log.read(context.log.topics["t"].partitions[0], 0, 10**6))
-        assert len(list(iter_batch_headers(data))) == 1
+        assert len(list(iter_whole_batch_headers(data))) == 1
         admin.delete_records([TopicPartition("t", 0, 5)])[partition].result(30)
         assert [offset_since(timestamp_s) for timestamp_s in (91, 93, 95, 96, 100)] == [5, 5, 5, -1, -1]
         assert max_timestamp_offset() == 5

@@ -76,7 +76,7 @@ def error_of(*names: str) -> str:
 def test_the_built_in_assignor_is_registered_as_any_other() -> None:
     (assignor,) = assignors.load_assignors(["cooperative"], RebalancePolicy(), key=KEY)
     assert isinstance(assignor, CooperativeAssignor)
-    offered = assignors.read_offered_assignor(assignor)
+    offered = assignors.read_and_check_offered_assignor(assignor)
     assert (offered.name, offered.metadata) == ("cooperative", b"")
 
 
@@ -112,7 +112,7 @@ def test_an_assignor_that_cannot_be_used_is_refused(
 )
 def test_invalid_metadata_are_refused(metadata: AssignorMetadata | None, reason: str) -> None:
     with pytest.raises(WorldError, match=reason):
-        assignors.read_offered_assignor(Offering(metadata))
+        assignors.read_and_check_offered_assignor(Offering(metadata))
 
 
 def test_two_packages_with_one_name_are_refused(register: Callable[..., None]) -> None:

@@ -72,7 +72,7 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
 
     classic = settings(GroupProtocolName.CLASSIC)
     assert classic.broker_timing_options == ["--initial-delay-ms", "7"]
-    assert classic.common_worker_properties == {
+    assert classic.protocol_and_extra_worker_properties == {
         "group.protocol": "classic",
         "session.timeout.ms": "8",
         "heartbeat.interval.ms": "9",
@@ -85,7 +85,7 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
         "--config", "group.connect.session.timeout.ms=8",
         "--config", "group.connect.heartbeat.interval.ms=9",
     ]  # fmt: skip
-    assert connect.common_worker_properties == {"group.protocol": "connect", "worker.key": "value"}
+    assert connect.protocol_and_extra_worker_properties == {"group.protocol": "connect", "worker.key": "value"}
 
 
 def test_a_connect_group_has_members_until_the_last_one_leaves(tmp_path: Path, children: Children) -> None:

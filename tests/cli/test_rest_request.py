@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from coterie.cli.rest_request import send_request
+from coterie.cli.rest_request import send_request_or_raise
 from coterie.nouns.errors import WorldError
 from tests.certificates import Authority
 from tests.cli.answers import answering, http_server
@@ -18,7 +18,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def failure_message(url: str) -> str:
     """The message of a command whose request to ``url`` fails."""
     with pytest.raises(WorldError) as raised:
-        send_request(url, "GET", "/")
+        send_request_or_raise(url, "GET", "/")
     return str(raised.value)
 
 

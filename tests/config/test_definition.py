@@ -76,7 +76,7 @@ TYPED = ConfigDef(
             documentation="",
             is_optional=True,
             validator=one_of(("postgresql://h/d",)),
-            may_hold_password=True,
+            is_hidden_in_errors=True,
         ),
     )
 )

@@ -65,7 +65,7 @@ def test_a_value_is_shown_as_connect_shows_it(type_: Type, text: str | None, sho
 
 
 def test_the_name_of_no_class_is_shown_as_null() -> None:
-    names = OneOfPluginClasses(("a.B",), interface_name="Converter", other_names=frozenset(("B",)))
+    names = OneOfPluginClasses(("a.B",), interface_name="Converter", also_accepted_names=frozenset(("B",)))
     key = ConfigKey(name="k", type=Type.CLASS, documentation="", validator=names)
     assert [key.shown_value(text) for text in ("a.B", " B ", "C")] == ["a.B", "B", None]
     assert key.value_error("C") == "Invalid value C for configuration k: Class C could not be found."

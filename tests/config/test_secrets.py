@@ -9,7 +9,7 @@ from coterie.config.providers import ConfigProviders
 from coterie.config.secrets import (
     MASK,
     SecretNotHiddenError,
-    add_secrets_follower,
+    add_secrets_follower_and_call_it,
     contains_reference,
     hide_secrets,
     masked_config,
@@ -75,7 +75,7 @@ def test_a_text_that_no_provider_resolves_is_hidden(value: str) -> None:
 def test_a_follower_receives_all_values_the_longest_first_until_it_is_removed() -> None:
     received: list[Sequence[str]] = []
     register_secret_to_hide("followed-1")
-    add_secrets_follower(received.append)
+    add_secrets_follower_and_call_it(received.append)
     assert "followed-1" in received[-1]
     register_secret_to_hide("before followed-1")
     assert received[-1].index("before followed-1") < received[-1].index("followed-1")
@@ -102,10 +102,10 @@ def test_a_value_that_a_follower_cannot_hide_is_not_used_and_is_tried_again() ->
         received.append(texts)
 
     with pytest.raises(SecretNotHiddenError):
-        add_secrets_follower(follow)
+        add_secrets_follower_and_call_it(follow)
     register_secret_to_hide("not followed")
     is_broken = False
-    add_secrets_follower(follow)
+    add_secrets_follower_and_call_it(follow)
     try:
         is_broken = True
         for _ in range(2):
@@ -128,7 +128,7 @@ def test_a_follower_that_takes_long_delays_no_known_value_and_no_removal() -> No
             go_on.wait(30)
 
     register_secret_to_hide("known-before")
-    add_secrets_follower(wait)
+    add_secrets_follower_and_call_it(wait)
     register_secret_to_hide("known-before-the-wait")
     thread = threading.Thread(target=register_secret_to_hide, args=("slowly-followed",))
     thread.start()

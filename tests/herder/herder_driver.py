@@ -7,7 +7,7 @@ from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin, PluginType
 from coterie.engine.lease import LeaseDurations
 from coterie.engine.log import NewTopicRecord, TopicRecord
-from coterie.herder.machine import check_all, step
+from coterie.herder.machine import check_all_invariants, step
 from coterie.herder.messages import (
     AppendConfigLines,
     AppendStatusLines,
@@ -130,7 +130,7 @@ class HerderDriver:
         settings = HerderSettings(
             worker_id=WorkerId("here:8083"),
             url=WorkerUrl("http://here:8083/"),
-            plugin_version="1",
+            plugin_version_in_statuses="1",
             name="here",
             group_protocol=group_protocol,
         )
@@ -148,7 +148,7 @@ class HerderDriver:
 
     def feed(self, event: Event) -> None:
         self.effects += step(self.herder, event, now_ms=self.now_ms).effects
-        check_all(self.herder)
+        check_all_invariants(self.herder)
         if self.confirms_leadership:
             for opening in self.pop_effects(OpenLeaderLog):
                 self.feed(LeaderLogOpened(opening_number=opening.opening_number))

@@ -97,7 +97,7 @@ def test_the_topics_of_a_deleted_connector_are_deleted() -> None:
     driver = running()
     progress(driver, "a")
     driver.run_all_chores()
-    driver.write(*config_records.deletion_lines(ORDERS))
+    driver.write(*config_records.connector_and_target_state_tombstones(ORDERS))
     driver.run_all_chores()
     assert topics_of(driver) == ()
 

@@ -71,7 +71,7 @@ def test_a_deletion_removes_everything_and_a_re_creation_is_another_incarnation(
     state = ConfigState()
     stopped = config_records.target_state_line(ORDERS, TargetState.STOPPED)
     read(state, [CONNECTOR_LINE, stopped, *config_records.task_config_and_commit_lines(ORDERS, [{}])])
-    read(state, config_records.deletion_lines(ORDERS))
+    read(state, config_records.connector_and_target_state_tombstones(ORDERS))
     assert not state.jobs()
     read(state, [config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-2"))])
     connector = state.connector(ORDERS)
@@ -99,7 +99,7 @@ def test_records_of_other_tools_keep_the_incarnation_or_start_one() -> None:
     connector = state.connector(ORDERS)
     assert connector is not None
     assert connector.incarnation == INCARNATION
-    read(state, [*config_records.deletion_lines(ORDERS), foreign])
+    read(state, [*config_records.connector_and_target_state_tombstones(ORDERS), foreign])
     connector = state.connector(ORDERS)
     assert connector is not None
     assert connector.incarnation == "at-4"
@@ -192,7 +192,7 @@ def test_task_configs_of_a_connector_whose_config_kafka_connect_wrote_survive_co
 def test_no_task_config_of_a_deleted_connector_survives_compaction_into_the_next_one() -> None:
     tasks = config_records.task_config_and_commit_lines(ORDERS, [{"i": "0"}], INCARNATION)
     again = config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-2"))
-    gone = [CONNECTOR_LINE, *tasks, *config_records.deletion_lines(ORDERS)]
+    gone = [CONNECTOR_LINE, *tasks, *config_records.connector_and_target_state_tombstones(ORDERS)]
     for lines in ([*gone, again], [*gone, again, *config_records.task_config_and_commit_lines(ORDERS, ())]):
         assert task_configs_of(compacted(lines)) == task_configs_of(lines) == ("incarnation-2", (), ())
 
@@ -221,7 +221,7 @@ def test_compaction_at_any_time_changes_no_task_configs() -> None:
                     is_stopped = False
                 case "delete":
                     incarnation = None
-                    lines += config_records.deletion_lines(ORDERS)
+                    lines += config_records.connector_and_target_state_tombstones(ORDERS)
                 case _:
                     pass
             assert task_configs_of(compacted(lines)) == task_configs_of(lines), [line.key for line in lines]

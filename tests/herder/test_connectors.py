@@ -136,7 +136,7 @@ def test_a_leader_does_not_write_the_task_configs_of_a_deleted_connector_for_the
     )
     assert len(herder.herder.requests.writes) == 1, "the write of the task configs waits for the log's end"
     herder.write(
-        *config_records.deletion_lines(ORDERS),
+        *config_records.connector_and_target_state_tombstones(ORDERS),
         config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-1")),
     )
     herder.run_all_chores()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coterie.assignors.assignor_state import Deferral
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.herder.group_view import build_group_view, find_members_by_any_name, worker_id_of_url
+from coterie.herder.group_view import build_group_view, find_members_by_first_matching_name, worker_id_of_url
 from coterie.nouns.ids import InstanceId, WorkerUrl
 from tests.herder.shown_round import ANNA, BERT, BOTH, FIRST, SECOND, round_snapshot
 
@@ -53,13 +53,15 @@ def test_a_drain_without_another_worker_shows_its_reason_to_wait() -> None:
 
 def test_a_worker_is_found_by_address_before_name_and_by_name_before_instance_id() -> None:
     members = round_snapshot({ANNA: MemberSpec(instance_id=InstanceId("bert")), BERT: MemberSpec()}).members
-    assert [info.member_id for info in find_members_by_any_name(members, "bert")] == [BERT]
-    assert [info.member_id for info in find_members_by_any_name(members, "anna-1:8083")] == [ANNA]
+    assert [info.member_id for info in find_members_by_first_matching_name(members, "bert")] == [BERT]
+    assert [info.member_id for info in find_members_by_first_matching_name(members, "anna-1:8083")] == [ANNA]
     assert [
         info.member_id
-        for info in find_members_by_any_name([replace(members[0], name="bert-1:8083"), members[1]], "bert-1:8083")
+        for info in find_members_by_first_matching_name(
+            [replace(members[0], name="bert-1:8083"), members[1]], "bert-1:8083"
+        )
     ] == [BERT]
-    assert find_members_by_any_name(members, "cleo") == []
+    assert find_members_by_first_matching_name(members, "cleo") == []
     assert worker_id_of_url(WorkerUrl("http://[::1]:8083/")) == "[::1]:8083"
 
 

@@ -479,7 +479,7 @@ class RandomHerderRun:
                 config_records.task_config_and_commit_lines(
                     name, [{"share": self.rng.choice("01")}] * self.rng.randint(0, 3)
                 ),
-                config_records.deletion_lines(name),
+                config_records.connector_and_target_state_tombstones(name),
                 (config_records.target_state_line(name, self.rng.choice(list(TargetState))),),
             ]
         )

@@ -181,7 +181,7 @@ def test_a_change_that_is_no_longer_allowed_is_ended_once(reason: str) -> None:
         case "resumed":
             herder.write(RESUME)
         case "deleted":
-            herder.write(*config_records.deletion_lines(ORDERS))
+            herder.write(*config_records.connector_and_target_state_tombstones(ORDERS))
         case _:
             herder.feed(MembershipLost(reason="the session has ended"))
     assert herder.pop_effects(StopConnector) == [StopConnector(connector=ORDERS)]

@@ -385,7 +385,7 @@ def test_with_an_older_protocol_no_signature_is_checked(protocol: ConnectProtoco
 def test_where_users_log_in_no_unsigned_request_is_believed_with_an_older_protocol(protocol: ConnectProtocol) -> None:
     """A worker of an older protocol, which joins, must not open the API to requests without a log-in."""
     herder = leader_with_key(protocol, key=key_of(b"k"))
-    herder.herder.settings = replace(herder.herder.settings, are_signatures_required=True)
+    herder.herder.settings = replace(herder.herder.settings, must_protocol_sign_requests=True)
     for signature in (None, signed(b"x"), signed(b"k")):
         refusal = answer(herder, signature)
         assert isinstance(refusal, RequestRefused)

@@ -160,7 +160,7 @@ def in_round(*, is_lost: bool = False) -> InRound:
 
 
 @pytest.mark.parametrize(
-    ("phase", "member_id", "state", "is_lost", "is_leader"),
+    ("phase", "member_id", "state", "is_lost", "is_leader_with_current_assignment"),
     [
         (NeverJoined(), "", MemberState.UNJOINED, False, False),
         (in_round(), "me", MemberState.COMPLETING_REBALANCE, False, False),
@@ -172,12 +172,16 @@ def in_round(*, is_lost: bool = False) -> InRound:
     ids=lambda value: type(value).__name__,
 )
 def test_only_a_completed_rebalance_makes_a_leader_and_a_loss_lasts_until_a_rebalance_ends(
-    phase: MembershipPhase, member_id: str, state: MemberState, is_lost: bool, is_leader: bool
+    phase: MembershipPhase, member_id: str, state: MemberState, is_lost: bool, is_leader_with_current_assignment: bool
 ) -> None:
     place = Herder(HerderDriver().herder.settings).place
     place.phase = phase
     place.member_id = place.leader = MemberId(member_id)
-    assert (place.member_state, place.is_lost, place.is_leader) == (state, is_lost, is_leader)
+    assert (place.member_state, place.is_lost, place.is_leader_with_current_assignment) == (
+        state,
+        is_lost,
+        is_leader_with_current_assignment,
+    )
 
 
 def test_a_stop_ordered_late_in_the_lease_ends_within_the_session() -> None:

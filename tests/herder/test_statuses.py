@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
-from coterie.herder.config_records import deletion_lines
+from coterie.herder.config_records import connector_and_target_state_tombstones
 from coterie.herder.messages import (
     AppendStatusLines,
     StartTask,
@@ -168,7 +168,7 @@ def test_an_unwritten_reason_is_removed_with_its_deleted_job() -> None:
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
     assert any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder))
     appends = herder.pop_effects(AppendStatusLines)
-    herder.write(*deletion_lines(ORDERS))
+    herder.write(*connector_and_target_state_tombstones(ORDERS))
     lead_static(herder, {ME: herder.herder.owned_jobs, OTHER: NO_JOBS}, claims)
     for append in appends:
         herder.run_chore(append)
@@ -178,7 +178,7 @@ def test_an_unwritten_reason_is_removed_with_its_deleted_job() -> None:
 
 def test_a_late_tombstone_does_not_delete_the_status_of_a_connector_that_was_created_again() -> None:
     herder = working()
-    herder.write(*deletion_lines(ORDERS))
+    herder.write(*connector_and_target_state_tombstones(ORDERS))
     for stop in herder.pop_effects(StopTask):
         herder.run_chore(stop)
     deleted = [

@@ -30,12 +30,12 @@ STATES: dict[type[LocalTaskState], tuple[LocalTaskState, bool]] = {
     OwnershipUnconfirmed: (OwnershipUnconfirmed(unconfirmed_since_ms=0), False),
     CheckpointClosed: (CheckpointClosed(spec=START), False),
     Starting: (Starting(spec=START), True),
-    Running: (Running(spec=START, has_progressed=False, failures_since_progress=0), True),
+    Running: (Running(spec=START, has_progressed_since_start=False, failures_since_progress=0), True),
     # The checkpoint of a failed query is held until the task is stopped.
     FailedQuery: (
         FailedQuery(
             spec=START,
-            has_progressed=True,
+            has_progressed_since_start=True,
             failures_since_progress=4,
             trace="",
             restarts_at_ms=None,
@@ -44,7 +44,12 @@ STATES: dict[type[LocalTaskState], tuple[LocalTaskState, bool]] = {
         True,
     ),
     Restarting: (
-        Restarting(spec=START, has_progressed=True, failures_since_progress=1, restart_policy=DEFAULT_RESTART_POLICY),
+        Restarting(
+            spec=START,
+            has_progressed_since_start=True,
+            failures_since_progress=1,
+            restart_policy=DEFAULT_RESTART_POLICY,
+        ),
         True,
     ),
     Stopping: (Stopping(spec=START), True),

@@ -127,7 +127,9 @@ def test_task_configs_of_a_former_incarnation_are_refused_if_the_present_one_is_
 
 def test_a_deletion_is_answered_with_the_config_that_is_gone() -> None:
     config = configured_herder().herder.config
-    assert write_kind_of_request(DELETE, FRESH).lines(config) == config_records.deletion_lines(ORDERS)
+    assert write_kind_of_request(DELETE, FRESH).lines(config) == config_records.connector_and_target_state_tombstones(
+        ORDERS
+    )
     answer = write_kind_of_request(DELETE, FRESH).answer_when_complete(
         ConfigState(), StatusState(), replaced_config=CONFIG
     )

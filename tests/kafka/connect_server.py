@@ -13,7 +13,7 @@ from coterie.broker.apis.connect_groups.events import (
 )
 from coterie.nouns.ids import ReplyTo
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import RequestHeader, decode_request, encode_response, with_length
+from coterie.wire.frames import RequestHeader, decode_request, encode_response_frame, with_length
 from coterie.wire.kio_entities import Values, build_response
 
 API_VERSIONS, FIND_COORDINATOR = 18, 10
@@ -79,7 +79,7 @@ class ConnectServer:
 
     def _write(self, writer: asyncio.StreamWriter, header: RequestHeader, values: Values) -> None:
         response = build_response(header.api_key, header.api_version, values)
-        writer.write(with_length(encode_response(header, response)))
+        writer.write(with_length(encode_response_frame(header, response)))
 
     def _versions(self) -> Values:
         keys = [{"api_key": key, "min_version": 0, "max_version": 0} for key in self.api_keys]

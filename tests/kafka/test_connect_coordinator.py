@@ -155,7 +155,7 @@ async def test_the_broker_receives_each_field_of_a_heartbeat(request_: Heartbeat
             heartbeat_interval_ms=200,
             assignment=AssignmentToMember(
                 jobs=SOME | MORE,
-                jobs_by_epoch={GroupEpoch(2): SOME, GroupEpoch(4): MORE},
+                jobs_by_assignment_epoch={GroupEpoch(2): SOME, GroupEpoch(4): MORE},
                 assignment_epoch=GroupEpoch(4),
                 config_offset=ConfigOffset(9),
                 version=2,
@@ -471,7 +471,7 @@ async def test_an_unknown_error_code_is_kept_in_the_message() -> None:
                 HeartbeatResponse(
                     assignment=AssignmentToMember(
                         jobs=Jobs.of([ConnectorName("")]),
-                        jobs_by_epoch={},
+                        jobs_by_assignment_epoch={},
                         assignment_epoch=GroupEpoch(1),
                         config_offset=ConfigOffset(1),
                     )

@@ -201,7 +201,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_with_advice(topics: T
     name = fresh_name()
     await open_log(topics, name, partitions=3)
     with pytest.raises(WorldError, match=r"has 3 partitions.* 1 partition, or name another topic as config"):
-        await topics.open_log(name, partitions=1, replication_factor=1, setting_key=KEY, is_ordered=True)
+        await topics.open_log(name, partitions=1, replication_factor=1, setting_key=KEY, needs_one_partition=True)
 
 
 async def topic_with_policy(bootstrap: str, policy: str) -> str:
@@ -302,7 +302,7 @@ async def test_a_follower_ends_its_thread_even_if_its_close_is_not_awaited(topic
     name = fresh_name()
     await open_log(topics, name)
     follower = topics.open_reader(name, 1)
-    reading = asyncio.ensure_future(follower.next_records())
+    reading = asyncio.ensure_future(follower.poll_next_records())
     await asyncio.sleep(0)
     thread = next(one for one in threading.enumerate() if one.name.startswith(f"coterie-follow-{name}"))
     closing = asyncio.ensure_future(follower.close())

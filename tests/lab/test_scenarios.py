@@ -165,7 +165,7 @@ def test_jobs_may_change_while_a_dead_worker_is_still_the_leader() -> None:
 
 def test_a_worker_that_lost_its_membership_triggers_only_one_rebalance() -> None:
     stage = WorkersScenario()
-    stage.set_jobs_and_rebalance(parse_jobs("AC0"))
+    stage.set_jobs_and_let_leader_rejoin(parse_jobs("AC0"))
     stage.start_worker("W1")
     worker = stage.workers["W1"]
     worker.eager_assigned_jobs, worker.jobs_stopped_before_join = NO_JOBS, parse_jobs("AC0")

@@ -69,7 +69,7 @@ def test_a_worker_that_drains_and_refuses_a_second_drain_still_drains() -> None:
     )
     cluster: Any = SimpleNamespace(world=World(1))
     operators = Operators(cluster, {})
-    operators._send_order(process, "drain", DrainWorker(worker="w1"))
-    operators._send_order(process, "drain", DrainWorker(worker="w1"))
+    operators._send_order_and_store_if_accepted(process, "drain", DrainWorker(worker="w1"))
+    operators._send_order_and_store_if_accepted(process, "drain", DrainWorker(worker="w1"))
     assert not answers
     assert process.is_draining

@@ -120,7 +120,7 @@ class RecordedPluginsRuntime(SimulatedRuntime):
         if (message := version_error(plugin, config.get("connector.plugin.version", "latest"))) is not None:
             errors |= {"connector.class": [message], "connector.plugin.version": [message]}
         infos = make_config_infos(name, definition, config, errors)
-        return replace(infos, client_property_message=client_property_message(config))
+        return replace(infos, client_property_type_error=client_property_type_error(config))
 
 
 def connector_definition(plugin: Plugin, config: Mapping[str, str]) -> ConfigDef:
@@ -202,7 +202,7 @@ def alias_keys(prefix: str, group: str, type_: PluginType, config: Mapping[str, 
     return [replace(key, name=prefix + key.name, group=group) for key in (type_key, *own_keys)]
 
 
-def client_property_message(config: Mapping[str, str]) -> str | None:
+def client_property_type_error(config: Mapping[str, str]) -> str | None:
     """Connect's message about the value of a property of the recorded source's producer, if it has the wrong type."""
     linger_ms = config.get("producer.override.linger.ms", "0")
     return (

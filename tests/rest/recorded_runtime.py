@@ -22,7 +22,7 @@ from coterie.spark.sources.kafka_positions import (
     parse_kafka_offset,
     parse_topic_partition,
 )
-from coterie.spark.sources.offset_values import check_partition_fields, parse_whole_number_offset
+from coterie.spark.sources.offset_values import parse_whole_number_offset, require_exact_partition_fields
 from tests.rest.recorded_calls import RECORDINGS, read_recording
 from tests.rest.recorded_plugins import PLUGINS, RecordedPluginsRuntime
 from tests.worker.simulated import DEFINITION
@@ -199,6 +199,6 @@ def _sink_offset(topic: str, number: int, kafka_offset: int | None) -> Connector
 
 def _parsed_file_offset(offset: ConnectorOffset) -> ConnectorOffset:
     """:raises OffsetsRefusedError: when a file source cannot use ``offset``."""
-    partition = check_partition_fields(offset, "filename")
+    partition = require_exact_partition_fields(offset, "filename")
     position = parse_whole_number_offset(offset, "position", maximum=POSITION_MAX)
     return ConnectorOffset(partition=partition, offset=None if position is None else {"position": position})

@@ -10,7 +10,7 @@ import httpx
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.herder.messages import Exit
 from coterie.herder.seams import LeaderClient
-from coterie.herder.session_keys import decode_base64
+from coterie.herder.session_keys import decode_base64_or_raise
 from coterie.nouns.ids import GroupId
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
@@ -41,7 +41,7 @@ class ServedCluster(Cluster):
         """The newest key that the group's leader has written."""
         value = self.config_log.latest()[b"session-key"]
         assert value is not None
-        return decode_base64(json.loads(value)["key"])
+        return decode_base64_or_raise(json.loads(value)["key"])
 
     async def serve(
         self,

@@ -25,7 +25,7 @@ from coterie.herder.requests.signatures import ContentSignature, SignContent
 from coterie.herder.session_keys import SigningKey
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
-from coterie.rest.callers import add_signed_caller_headers
+from coterie.rest.callers import add_caller_headers_if_signable
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS, USER_ROLES, Endpoint, Operation, Role
 from coterie.rest.leader import open_http_client
@@ -375,7 +375,7 @@ async def test_a_name_in_a_header_counts_only_with_a_good_signature(
     signed = httpx.Request(
         "PUT", f"{worker.url}/connectors/a/config?x=1", content=json.dumps(NEW["config"]), headers=JSON
     )
-    await add_signed_caller_headers(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
+    await add_caller_headers_if_signable(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.send(signed)).status_code == 201, "it is accepted as it is"
         method, url, body = signed.method, signed.url, signed.content
@@ -414,7 +414,7 @@ async def test_an_old_signature_does_not_count(
     request = httpx.Request("GET", f"{worker.url}/connectors")
     with monkeypatch.context() as patch:
         patch.setattr("coterie.rest.callers.SIGNATURE_AGE_MAX_MS", -1)
-        await add_signed_caller_headers(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
+        await add_caller_headers_if_signable(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.send(request)).status_code == 401
     async with httpx.AsyncClient(trust_env=False) as client:

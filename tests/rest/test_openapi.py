@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.rest.access import AccessRules
 from coterie.rest.endpoints import ENDPOINTS, Role
-from coterie.rest.openapi import openapi_document
+from coterie.rest.openapi import openapi_document_for_clients
 from coterie.rest.users import PasswordHash, RestUser, read_users, write_users
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import ServedCluster
@@ -35,7 +35,7 @@ SETTINGS = hypothesis.settings(
 
 
 def test_the_document_has_every_endpoint_of_clients_and_only_schemas_that_exist() -> None:
-    document = openapi_document(ENDPOINTS)
+    document = openapi_document_for_clients(ENDPOINTS)
     documented = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert documented == {
         (endpoint.method, endpoint.path.replace(":path}", "}"))

@@ -15,7 +15,7 @@ import pytest
 from coterie.herder import config_records
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.seams import LeaderClient
-from coterie.herder.session_keys import SessionKey, SessionKeySettings, SigningKey, decode_base64
+from coterie.herder.session_keys import SessionKey, SessionKeySettings, SigningKey, decode_base64_or_raise
 from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest.leader import INCARNATION_HEADER, HttpLeaderClient
@@ -33,7 +33,9 @@ UNSIGNED = "Internal request missing required signature"
 def recorded_key() -> SessionKey:
     fields = RECORDED["session_key"]
     return SessionKey(
-        key=decode_base64(fields["key"]), algorithm=fields["algorithm"], created_at_ms=fields["creation-timestamp"]
+        key=decode_base64_or_raise(fields["key"]),
+        algorithm=fields["algorithm"],
+        created_at_ms=fields["creation-timestamp"],
     )
 
 

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from coterie.spark.arrow import CODE_GENERATION_KEY, read_arrow_batches
-from coterie.spark.batch_execution import coalesce_to_default_parallelism
+from coterie.spark.batch_execution import coalesce_if_above_default_parallelism
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -47,7 +47,7 @@ async def test_only_the_rows_of_many_source_partitions_are_merged(
     rig: Rig, source_partitions: int, spark_partitions: int
 ) -> None:
     rows = values(rig.session, 5)
-    merged = coalesce_to_default_parallelism(rows, source_partition_count=source_partitions)
+    merged = coalesce_if_above_default_parallelism(rows, source_partition_count_of_task=source_partitions)
     assert merged.rdd.getNumPartitions() == spark_partitions
     assert sorted(merged.collect()) == sorted(rows.collect())
 

@@ -158,7 +158,7 @@ async def test_connectors_that_block_in_every_stage_delay_no_other_and_can_be_de
 ) -> None:
     worker, _ = await fleet.start_on(lent)
     await until(lambda: worker.phase == "running", within_s=60)
-    await until(lambda: worker._herder.place.is_leader, within_s=60)
+    await until(lambda: worker._herder.place.is_leader_with_current_assignment, within_s=60)
     member_id = worker._herder.place.member_id
     good = [ConnectorName(f"good-{number}") for number in range(3)]
     bad = {stage: ConnectorName(f"blocks-in-{stage}") for stage in STAGES}

@@ -19,7 +19,9 @@ STOPS = CallQueueSpec(name="stop", concurrent_calls_max=1)
 
 
 def begin(ledger: CallLedger, call_id: CallId, *, now_s: float, timeout_s: float, name: str = "start") -> None:
-    assert ledger.begin_stage(call_id, CallStage(name=name, began_at_s=now_s, deadline_s=now_s + timeout_s))
+    assert ledger.begin_stage_unless_timed_out(
+        call_id, CallStage(name=name, began_at_s=now_s, deadline_s=now_s + timeout_s)
+    )
 
 
 def test_calls_of_a_queue_start_in_order_and_another_queue_has_its_own_limit() -> None:
@@ -91,8 +93,8 @@ def test_a_call_is_lost_at_the_end_of_its_stage_and_no_longer_when_it_has_return
     assert (expired.stage.name, expired.has_stage_expired) == ("start", True)
     assert ledger.expire_calls(61) == [], "a call expires once"
     assert (ledger.lost_thread_count, ledger.running_call_ids(), ledger.next_change_at_s(61)) == (1, [], None)
-    assert not ledger.begin_stage(call, CallStage(name="next", began_at_s=61, deadline_s=99))
-    ledger.end_stage(call, now_s=61, outer_deadline_s=99)
+    assert not ledger.begin_stage_unless_timed_out(call, CallStage(name="next", began_at_s=61, deadline_s=99))
+    ledger.end_stage_unless_timed_out(call, now_s=61, outer_deadline_s=99)
     assert not ledger.remove_and_check_in_time(call), "the result of a lost call does not count"
     assert ledger.lost_thread_count == 0
 
@@ -104,7 +106,7 @@ def test_only_the_innermost_stage_has_a_time_limit_and_the_outer_one_begins_agai
     begin(ledger, call, now_s=0, timeout_s=10)
     begin(ledger, call, now_s=9, timeout_s=10, name="take over")
     assert ledger.expire_calls(18) == []
-    ledger.end_stage(call, now_s=18, outer_deadline_s=28)
+    ledger.end_stage_unless_timed_out(call, now_s=18, outer_deadline_s=28)
     assert ledger.next_change_at_s(18) == 28
     (expired,) = ledger.expire_calls(28)
     assert expired.stage == CallStage(name="start", began_at_s=18, deadline_s=28)
@@ -115,7 +117,7 @@ def test_a_call_in_no_stage_has_no_time_limit() -> None:
     call = ledger.add(STARTS)
     ledger.mark_next_calls_running(0)
     begin(ledger, call, now_s=0, timeout_s=10)
-    ledger.end_stage(call, now_s=1, outer_deadline_s=11)
+    ledger.end_stage_unless_timed_out(call, now_s=1, outer_deadline_s=11)
     assert ledger.next_change_at_s(1) is None
     assert ledger.expire_calls(1e9) == []
 
@@ -124,8 +126,8 @@ def test_a_stage_in_a_stage_without_time_limit_has_only_the_limit_of_the_whole_c
     ledger = CallLedger()
     call = ledger.add(STOPS, ends_at_s=100)
     ledger.mark_next_calls_running(0)
-    ledger.begin_stage(call, CallStage(name="stop", began_at_s=0, deadline_s=None))
-    ledger.begin_stage(call, CallStage(name="close", began_at_s=1, deadline_s=11))
+    ledger.begin_stage_unless_timed_out(call, CallStage(name="stop", began_at_s=0, deadline_s=None))
+    ledger.begin_stage_unless_timed_out(call, CallStage(name="close", began_at_s=1, deadline_s=11))
     assert ledger.expire_calls(99) == []
     (expired,) = ledger.expire_calls(100)
     assert expired.stage is not None

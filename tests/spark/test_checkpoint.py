@@ -13,10 +13,10 @@ from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import checkpoint
 from coterie.spark.checkpoint import (
     ExchangeUnsupportedError,
-    create_and_test_checkpoint_location,
+    create_checkpoint_location_and_test_write,
     create_first_checkpoint_if_absent,
     exchange_names,
-    is_checkpoint_taken_over,
+    is_checkpoint_taken_over_or_absent,
     safe_file_name,
     take_over_checkpoint,
     task_start_number_of,
@@ -41,26 +41,26 @@ async def test_an_unusable_checkpoint_location_is_named_before_spark_starts(tmp_
 
 
 def test_a_missing_checkpoint_location_is_created_and_the_check_leaves_nothing_in_it(tmp_path: Path) -> None:
-    create_and_test_checkpoint_location(tmp_path / "a" / "b")
+    create_checkpoint_location_and_test_write(tmp_path / "a" / "b")
     assert os.listdir(tmp_path / "a" / "b") == []
 
 
 @WAYS
 def test_the_next_start_takes_the_checkpoint_over_from_the_first_one(tmp_path: Path, exchange_allowed: bool) -> None:
     create_first_checkpoint_if_absent(tmp_path / "task")
-    first = take_over_checkpoint(tmp_path / "task", may_exchange=exchange_allowed)
+    first = take_over_checkpoint(tmp_path / "task", tries_exchange_first=exchange_allowed)
     assert first.task_start_number == 1
     assert first.batch_id_in_flight is None
-    assert not is_checkpoint_taken_over(first.path)
+    assert not is_checkpoint_taken_over_or_absent(first.path)
     (first.path / "offsets").mkdir()
     (first.path / "offsets" / "0").write_text("plan")
     (first.path / "offsets" / ".1.tmp").write_text("half a plan")
 
-    second = take_over_checkpoint(tmp_path / "task", may_exchange=exchange_allowed)
+    second = take_over_checkpoint(tmp_path / "task", tries_exchange_first=exchange_allowed)
     assert second.task_start_number == 2
     assert second.lineage_id == first.lineage_id
     assert second.batch_id_in_flight == 0
-    assert is_checkpoint_taken_over(first.path)
+    assert is_checkpoint_taken_over_or_absent(first.path)
     assert first.path.is_file()
     assert os.listdir(second.path / "offsets") == ["0"]
 
@@ -103,7 +103,7 @@ def test_without_exchange_files_that_the_old_query_wrote_between_the_two_steps_a
 
     monkeypatch.setattr(Path, "rename", rename_and_let_the_old_query_write)
     # The old query writes once more after its folder was renamed, and the file is kept.
-    second = take_over_checkpoint(tmp_path, may_exchange=False)
+    second = take_over_checkpoint(tmp_path, tries_exchange_first=False)
     assert sorted(os.listdir(second.path / "commits")) == ["7", "8"]
     assert first.path.is_file()
 
@@ -117,7 +117,7 @@ def test_the_next_start_completes_a_take_over_that_was_killed_after_its_rename(t
     (first.path / "commits").mkdir(parents=True)
     (first.path / "commits" / "3").write_text("committed by the old query")
 
-    third = take_over_checkpoint(tmp_path, may_exchange=False)
+    third = take_over_checkpoint(tmp_path, tries_exchange_first=False)
     assert third.lineage_id == first.lineage_id
     assert (third.path / "commits" / "3").exists()
     assert first.path.is_file()
@@ -151,7 +151,7 @@ def test_a_start_whose_own_file_is_removed_is_refused_with_advice(
     monkeypatch.setattr(checkpoint, "TAKE_OVER_TIMEOUT_MS", 50)
     with pytest.raises(WorldError, match=r"the file 2-.* of this start: check whether files were removed"):
         take_over_checkpoint(tmp_path, check=remove_own_file)
-    assert not is_checkpoint_taken_over(first.path)
+    assert not is_checkpoint_taken_over_or_absent(first.path)
 
 
 def test_exchanging_with_a_missing_folder_raises_an_error(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_concurrent_take_overs_by_many_processes_leave_one_checkpoint(tmp_path: 
     assert len(taken) == len(set(taken)) == 200
     if way == "exchange":
         assert sorted(task_start_number_of(Path(name)) for name in taken) == list(range(2, 202))
-    last = take_over_checkpoint(tmp_path, may_exchange=way == "exchange")
+    last = take_over_checkpoint(tmp_path, tries_exchange_first=way == "exchange")
     assert last.lineage_id == first.lineage_id
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [last.path]
 

@@ -13,9 +13,9 @@ from coterie.spark.class_archive import (
     DEFAULT_JAVA_OPTIONS_KEY,
     archive_path,
     jvm_option_with_path,
-    with_archive_option,
+    with_archive_option_if_usable,
 )
-from coterie.spark.jars import spark_settings_for_jars
+from coterie.spark.jars import jar_settings_unless_user_sets_jars
 from coterie.spark.java import find_or_write_java_home
 from coterie.spark.session import make_spark_settings
 from coterie.spark.settings import SparkConfig
@@ -67,7 +67,7 @@ def test_each_java_and_class_path_has_its_own_class_archive(machine: Machine) ->
 
 def test_a_session_uses_an_existing_archive_unless_the_user_sets_java_options(machine: Machine) -> None:
     def settings(**users: str) -> dict[str, str]:
-        return with_archive_option({**machine.settings, **users}, machine.java_home, machine.environment)
+        return with_archive_option_if_usable({**machine.settings, **users}, machine.java_home, machine.environment)
 
     assert settings() == machine.settings
     machine.archive.parent.mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_a_user_without_a_home_starts_spark_without_an_archive(
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", without_home)
-    assert with_archive_option(machine.settings, machine.java_home, {}) == machine.settings
+    assert with_archive_option_if_usable(machine.settings, machine.java_home, {}) == machine.settings
 
 
 class TestOfTheTests:
@@ -108,7 +108,7 @@ class TestOfTheTests:
 
 
 def existing_archive(jars: Path, scratch: Path) -> Path:
-    settings = make_spark_settings(spark_settings_for_jars(jars, {}), scratch)
+    settings = make_spark_settings(jar_settings_unless_user_sets_jars(jars, {}), scratch)
     archive = archive_path(find_or_write_java_home(scratch, os.environ), settings, os.environ)
     if not archive.exists() and os.environ.get("CI") != "true":
         pytest.skip("python -m tests.class_archives has not been run")

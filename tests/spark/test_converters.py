@@ -52,7 +52,7 @@ def converted(spark: SparkSession, converter: Converter, values: list[bytes | No
 
 async def test_json_becomes_columns_and_other_values_are_refused_by_offset(rig: Rig) -> None:
     spark = rig.spark_runtime._running_driver().spark
-    converter = Converter(record_side="value", format=Format.JSON, columns_ddl=COLUMNS)
+    converter = Converter(key_or_value_side="value", format=Format.JSON, json_columns_ddl=COLUMNS)
     assert converted(spark, converter, [value for value, _ in GOOD]) == [row for _, row in GOOD]
     for bad in BAD:
         with pytest.raises(PySparkException) as raised:
@@ -67,7 +67,11 @@ async def test_each_text_is_parsed_once_even_if_a_filter_uses_several_columns(ri
     records = spark.createDataFrame(
         [(b'{"id": 1, "name": "a"}', "t", 0, 0)], "value BINARY, topic STRING, partition INT, offset BIGINT"
     )
-    rows = Converter(record_side="value", format=Format.JSON, columns_ddl=COLUMNS).convert(records).select("value.*")
+    rows = (
+        Converter(key_or_value_side="value", format=Format.JSON, json_columns_ddl=COLUMNS)
+        .convert(records)
+        .select("value.*")
+    )
     filtered = rows.where("id > 0 AND name <> '' AND nested IS NULL")
     # Either alone or as an item of an array.
     assert filtered._jdf.queryExecution().executedPlan().toString().count("from_json(") == 2
@@ -76,7 +80,9 @@ async def test_each_text_is_parsed_once_even_if_a_filter_uses_several_columns(ri
 
 async def test_the_payload_of_an_envelope_is_read_and_a_record_without_an_envelope_is_refused(rig: Rig) -> None:
     spark = rig.spark_runtime._running_driver().spark
-    converter = Converter(record_side="value", format=Format.JSON, columns_ddl="id BIGINT", has_schema_envelope=True)
+    converter = Converter(
+        key_or_value_side="value", format=Format.JSON, json_columns_ddl="id BIGINT", has_schema_envelope=True
+    )
     good = [b'{"schema": {"type": "struct"}, "payload": {"id": 5}}', b'{"schema": null, "payload": null}', None]
     assert converted(spark, converter, good) == [Row(id=5), None, None]
     for bad in (b'{"id": 5}', b'{"schema": null, "payload": {"id": "x"}}', b"5"):
@@ -87,8 +93,12 @@ async def test_the_payload_of_an_envelope_is_read_and_a_record_without_an_envelo
 async def test_invalid_utf_8_is_replaced_in_text_and_bytes_are_unchanged(rig: Rig) -> None:
     spark = rig.spark_runtime._running_driver().spark
     values = ["ü".encode(), b"a\xffb", None]
-    assert converted(spark, Converter(record_side="value", format=Format.STRING), values) == ["ü", "a\ufffdb", None]
-    assert converted(spark, Converter(record_side="value", format=Format.BYTES), values) == [
+    assert converted(spark, Converter(key_or_value_side="value", format=Format.STRING), values) == [
+        "ü",
+        "a\ufffdb",
+        None,
+    ]
+    assert converted(spark, Converter(key_or_value_side="value", format=Format.BYTES), values) == [
         bytearray("ü".encode()),
         bytearray(b"a\xffb"),
         None,

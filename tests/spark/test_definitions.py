@@ -49,7 +49,11 @@ def definition(request: pytest.FixtureRequest) -> ConfigDef:
         configured_source(request.param, {}).definition
         + configured_sink(request.param, {"sink.format": "json"}).definition
     )
-    return connector_keys.common_connector_definition() + ends + transforms.transforms_definition(TRANSFORMS)
+    return (
+        connector_keys.common_connector_definition()
+        + ends
+        + transforms.transforms_and_predicates_definition(TRANSFORMS)
+    )
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: ConfigDef) -> None:
@@ -75,10 +79,10 @@ def keys_in_form(plugin: Plugin) -> Sequence[ConfigKey]:
     match plugin.type:
         case PluginType.TRANSFORMATION:
             config = {"transforms": "a", "transforms.a.type": plugin.class_name}
-            return transforms.transforms_definition(config).keys
+            return transforms.transforms_and_predicates_definition(config).keys
         case PluginType.PREDICATE:
             config = {"predicates": "a", "predicates.a.type": plugin.class_name}
-            return transforms.transforms_definition(config).keys
+            return transforms.transforms_and_predicates_definition(config).keys
         case _:
             return plugin_config_keys(plugin.class_name, None)
 

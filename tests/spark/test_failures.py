@@ -13,7 +13,12 @@ from coterie.config.secrets import MASK, register_secret_to_hide
 from coterie.herder.restart_policy import RestartPolicy
 from coterie.herder.seams import RetriableStartError
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.failures import error_message, exception_without_secrets, java_error_message, message_with_trace
+from coterie.spark.failures import (
+    error_message,
+    exception_without_secrets,
+    java_error_message,
+    message_with_trace_unless_coterie_error,
+)
 from coterie.spark.fence import FencedError
 from coterie.spark.sources.kafka_client import TopicAbsentError
 
@@ -33,15 +38,15 @@ class Throwable:
 
 
 def test_an_error_of_coterie_is_its_message_without_a_stack_trace() -> None:
-    assert message_with_trace(WorldError("the folder is gone")) == "the folder is gone"
-    assert message_with_trace(ConfigError({"a": ["no"]})) == "a: no"
+    assert message_with_trace_unless_coterie_error(WorldError("the folder is gone")) == "the folder is gone"
+    assert message_with_trace_unless_coterie_error(ConfigError({"a": ["no"]})) == "a: no"
 
 
 def test_any_other_error_is_one_line_and_its_stack_trace() -> None:
     try:
         raise OSError(errno.ENOENT, "No such file or directory", "/out")
     except OSError as error:
-        first, blank, *stack = message_with_trace(error).splitlines()
+        first, blank, *stack = message_with_trace_unless_coterie_error(error).splitlines()
     assert (first, blank) == ("No such file or directory: /out", "")
     assert stack[0] == "Traceback (most recent call last):"
     assert error_message(ValueError("no\nnumber")) == "ValueError: no number"

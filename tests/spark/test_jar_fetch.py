@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
+from coterie.spark.jar_fetch import fetch_and_replace_jars, has_pinned_digest
 from coterie.spark.jars import Jar
 from tests.mirror import Mirror, jar_of, serve
 from tests.ports import free_ports
@@ -36,7 +36,7 @@ def names_in(folder: Path) -> list[str]:
 
 def test_each_jar_is_in_its_folder_under_its_own_name(mirror: Mirror, tmp_path: Path) -> None:
     pieces: list[int] = []
-    fetch_jars(
+    fetch_and_replace_jars(
         [JAR, OTHER], tmp_path / "new", repository_url=mirror.url, on_chunk=lambda jar, count: pieces.append(count)
     )
     assert names_in(tmp_path / "new") == ["first-1.0.jar", "second-1.0.jar"]
@@ -47,14 +47,14 @@ def test_each_jar_is_in_its_folder_under_its_own_name(mirror: Mirror, tmp_path: 
 
 def test_the_url_of_a_mirror_may_end_with_a_slash(mirror: Mirror, tmp_path: Path) -> None:
     mirror.files = {f"/maven2{path}": content for path, content in mirror.files.items()}
-    fetch_jars([JAR], tmp_path, repository_url=f"{mirror.url}/maven2/")
+    fetch_and_replace_jars([JAR], tmp_path, repository_url=f"{mirror.url}/maven2/")
     assert has_pinned_digest(JAR, tmp_path)
 
 
 def test_the_error_without_a_network_names_the_jar_the_mirror_and_the_alternatives(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(WorldError) as raised:
-        fetch_jars([JAR], tmp_path, repository_url=url)
+        fetch_and_replace_jars([JAR], tmp_path, repository_url=url)
     for word in ("first-1.0.jar", url, "refused", "HTTPS_PROXY", "--mirror URL", "jars.mirror", str(tmp_path)):
         assert word in str(raised.value)
     assert names_in(tmp_path) == []
@@ -65,7 +65,7 @@ def test_the_error_for_a_missing_jar_contains_the_response_and_earlier_jars_stay
 ) -> None:
     del mirror.files[f"/{OTHER.path_in_repository}"]
     with pytest.raises(WorldError, match=r"second-1\.0\.jar .* it returned 404 Not Found"):
-        fetch_jars([JAR, OTHER], tmp_path, repository_url=mirror.url)
+        fetch_and_replace_jars([JAR, OTHER], tmp_path, repository_url=mirror.url)
     assert names_in(tmp_path) == ["first-1.0.jar"]
 
 
@@ -73,27 +73,27 @@ def test_the_error_for_a_missing_jar_contains_the_response_and_earlier_jars_stay
 def test_a_file_with_another_checksum_is_refused_and_not_kept(mirror: Mirror, tmp_path: Path, content: bytes) -> None:
     mirror.put(JAR, content)
     with pytest.raises(WorldError, match=r"first-1\.0\.jar at .* is not the one that Coterie was tested with"):
-        fetch_jars([JAR], tmp_path, repository_url=mirror.url)
+        fetch_and_replace_jars([JAR], tmp_path, repository_url=mirror.url)
     assert names_in(tmp_path) == []
 
 
 def test_a_connection_that_ends_in_the_middle_leaves_nothing(mirror: Mirror, tmp_path: Path) -> None:
     mirror.put(JAR, lambda out: out.write(CONTENT[: len(CONTENT) // 2]))
     with pytest.raises(WorldError):
-        fetch_jars([JAR], tmp_path, repository_url=mirror.url)
+        fetch_and_replace_jars([JAR], tmp_path, repository_url=mirror.url)
     assert names_in(tmp_path) == []
 
 
 def test_a_damaged_jar_is_replaced(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / JAR.file_name).write_bytes(b"damaged")
     assert has_pinned_digest(JAR, tmp_path) is False
-    fetch_jars([JAR], tmp_path, repository_url=mirror.url)
+    fetch_and_replace_jars([JAR], tmp_path, repository_url=mirror.url)
     assert has_pinned_digest(JAR, tmp_path) is True
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_option(mirror: Mirror) -> None:
     with pytest.raises(WorldError) as raised:
-        fetch_jars([JAR], Path("/sys/coterie/jars"), repository_url=mirror.url)
+        fetch_and_replace_jars([JAR], Path("/sys/coterie/jars"), repository_url=mirror.url)
     for word in ("/sys/coterie/jars", "--to FOLDER", "jars.dir=FOLDER"):
         assert word in str(raised.value)
     assert mirror.asked == []
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_option(mirror: Mirror
 
 def test_a_password_of_the_mirror_is_in_no_error(tmp_path: Path) -> None:
     with pytest.raises(WorldError) as raised:
-        fetch_jars([JAR], tmp_path, repository_url=f"http://me:hidden@127.0.0.1:{free_ports(1)[0]}/maven")
+        fetch_and_replace_jars([JAR], tmp_path, repository_url=f"http://me:hidden@127.0.0.1:{free_ports(1)[0]}/maven")
     assert "hidden" not in str(raised.value)
 
 
@@ -114,7 +114,7 @@ def test_a_fetch_from_a_mirror_that_stops_sending_times_out(
     waiting = threading.Thread(target=gate.are_in_the_middle.wait)
     waiting.start()
     with pytest.raises(WorldError, match=r"first-1\.0\.jar could not be fetched from http://.*timed out"):
-        fetch_jars([JAR], tmp_path, repository_url=mirror.url)
+        fetch_and_replace_jars([JAR], tmp_path, repository_url=mirror.url)
     gate.go_on.set()
     waiting.join()
     assert names_in(tmp_path) == []
@@ -128,7 +128,7 @@ def test_a_proxy_or_certificates_that_cannot_be_used_are_named(
 ) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(WorldError, match=rf"The environment's .*{variable}.* cannot be used"):
-        fetch_jars([JAR], tmp_path)
+        fetch_and_replace_jars([JAR], tmp_path)
 
 
 class Gate:
@@ -153,7 +153,7 @@ def test_two_concurrent_fetches_both_succeed_and_leave_one_file(mirror: Mirror, 
 
     def fetched() -> None:
         try:
-            fetch_jars([JAR], tmp_path, repository_url=mirror.url)
+            fetch_and_replace_jars([JAR], tmp_path, repository_url=mirror.url)
         except BaseException as error:  # noqa: BLE001 - shown by the assertion below
             failures.append(error)
 
@@ -173,9 +173,9 @@ def test_two_concurrent_fetches_both_succeed_and_leave_one_file(mirror: Mirror, 
 FETCH = """
 import sys
 from pathlib import Path
-from coterie.spark.jar_fetch import fetch_jars
+from coterie.spark.jar_fetch import fetch_and_replace_jars
 from tests.spark.test_jar_fetch import JAR
-fetch_jars([JAR], Path(sys.argv[1]), repository_url=sys.argv[2])
+fetch_and_replace_jars([JAR], Path(sys.argv[1]), repository_url=sys.argv[2])
 """
 
 
@@ -190,17 +190,19 @@ def test_a_killed_fetch_leaves_no_jar_and_the_next_fetch_removes_its_file(mirror
     (left,) = names_in(tmp_path)
     assert left.startswith(".first-1.0.jar."), "the kill did not hit the fetch"
     mirror.put(JAR, CONTENT)
-    fetch_jars([OTHER], tmp_path, repository_url=mirror.url)
+    fetch_and_replace_jars([OTHER], tmp_path, repository_url=mirror.url)
     assert names_in(tmp_path) == ["second-1.0.jar"]
 
 
 def test_a_fetch_does_not_remove_a_file_that_another_fetch_still_writes(mirror: Mirror, tmp_path: Path) -> None:
     gate = Gate(fetches=1)
     mirror.put(JAR, gate)
-    slow = threading.Thread(target=fetch_jars, args=([JAR], tmp_path), kwargs={"repository_url": mirror.url})
+    slow = threading.Thread(
+        target=fetch_and_replace_jars, args=([JAR], tmp_path), kwargs={"repository_url": mirror.url}
+    )
     slow.start()
     gate.are_in_the_middle.wait()
-    fetch_jars([OTHER], tmp_path, repository_url=mirror.url)
+    fetch_and_replace_jars([OTHER], tmp_path, repository_url=mirror.url)
     gate.go_on.set()
     slow.join()
     assert names_in(tmp_path) == ["first-1.0.jar", "second-1.0.jar"]
@@ -211,5 +213,5 @@ def test_an_exception_of_the_observer_ends_the_fetch_and_leaves_nothing(mirror: 
         raise WorldError("the worker is told to end")
 
     with pytest.raises(WorldError, match="told to end"):
-        fetch_jars([JAR], tmp_path, repository_url=mirror.url, on_chunk=refuse)
+        fetch_and_replace_jars([JAR], tmp_path, repository_url=mirror.url, on_chunk=refuse)
     assert names_in(tmp_path) == []

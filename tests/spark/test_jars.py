@@ -13,9 +13,9 @@ from coterie.spark.jars import (
     JarPackage,
     default_jar_folder,
     jar_packages,
+    jar_settings_unless_user_sets_jars,
     missing_jars_message,
     missing_jars_message_by_package,
-    spark_settings_for_jars,
 )
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, SparkConfig
@@ -48,22 +48,26 @@ def test_the_default_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatc
 def test_a_local_session_gets_every_jar_of_the_folder_on_its_class_path(tmp_path: Path) -> None:
     ours, users = write_jars(tmp_path, "postgresql-42.7.8.jar", "users-driver.jar")
     write_jars(tmp_path, "notes.txt", ".postgresql-42.7.8.jar.x1.part")
-    assert spark_settings_for_jars(tmp_path, {}) == {"spark.driver.extraClassPath": f"{ours}:{users}"}
-    assert spark_settings_for_jars(tmp_path, {"spark.master": "local[2]"}).keys() == {"spark.driver.extraClassPath"}
+    assert jar_settings_unless_user_sets_jars(tmp_path, {}) == {"spark.driver.extraClassPath": f"{ours}:{users}"}
+    assert jar_settings_unless_user_sets_jars(tmp_path, {"spark.master": "local[2]"}).keys() == {
+        "spark.driver.extraClassPath"
+    }
 
 
 def test_executors_on_other_machines_get_the_jars_from_spark(tmp_path: Path) -> None:
     (ours,) = write_jars(tmp_path, "postgresql-42.7.8.jar")
-    settings = spark_settings_for_jars(tmp_path, {"spark.master": "spark://master:7077"})
+    settings = jar_settings_unless_user_sets_jars(tmp_path, {"spark.master": "spark://master:7077"})
     assert settings == {"spark.jars": f"file://{ours}"}
 
 
 def test_a_session_with_deltas_jars_gets_deltas_settings(tmp_path: Path) -> None:
     delta = jar_packages()["delta"]
     write_jars(tmp_path, *(jar.file_name for jar in delta.jars[1:]))
-    assert "spark.sql.extensions" not in spark_settings_for_jars(tmp_path, {}), "one of Delta's jars is missing"
+    assert "spark.sql.extensions" not in jar_settings_unless_user_sets_jars(tmp_path, {}), (
+        "one of Delta's jars is missing"
+    )
     write_jars(tmp_path, delta.jars[0].file_name)
-    assert spark_settings_for_jars(tmp_path, {}).items() >= delta.spark_settings.items()
+    assert jar_settings_unless_user_sets_jars(tmp_path, {}).items() >= delta.spark_settings.items()
 
 
 @pytest.mark.parametrize("key", ["spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"])
@@ -72,7 +76,7 @@ def test_jars_of_the_user_replace_ours_and_that_is_logged(
 ) -> None:
     write_jars(tmp_path, "postgresql-42.7.8.jar")
     with caplog.at_level(logging.WARNING):
-        assert spark_settings_for_jars(tmp_path, {key: "mine"}) == {}
+        assert jar_settings_unless_user_sets_jars(tmp_path, {key: "mine"}) == {}
     assert caplog.messages == [
         f"{key} is set for this worker, so the 1 jars in {tmp_path} are not added to Spark; remove the setting to use "
         "them"
@@ -84,17 +88,17 @@ def test_of_two_versions_of_a_jar_the_pinned_one_is_used(tmp_path: Path, caplog:
     found = FoundJars.find_in_folder(tmp_path)
     assert (found.used, found.unused) == ((pinned,), (old,))
     with caplog.at_level(logging.WARNING):
-        assert spark_settings_for_jars(tmp_path, {}) == {"spark.driver.extraClassPath": str(pinned)}
+        assert jar_settings_unless_user_sets_jars(tmp_path, {}) == {"spark.driver.extraClassPath": str(pinned)}
     assert str(old) in caplog.text
     pinned.unlink()
     assert FoundJars.find_in_folder(tmp_path).used == (old,), "a jar that was copied there by hand is used"
 
 
 def test_a_missing_folder_means_no_jars_and_an_unreadable_one_is_named(tmp_path: Path) -> None:
-    assert spark_settings_for_jars(tmp_path / "none", {}) == {}
+    assert jar_settings_unless_user_sets_jars(tmp_path / "none", {}) == {}
     (tmp_path / "file").touch()
     with pytest.raises(WorldError, match=r"file \(jars\.dir\) cannot be read: Not a directory"):
-        spark_settings_for_jars(tmp_path / "file", {})
+        jar_settings_unless_user_sets_jars(tmp_path / "file", {})
 
 
 IN_SPARK = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -124,7 +128,7 @@ class TestInSpark:
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         there, absent = (
-            replace(jar_of("kafka", b""), identifying_class_name=name) for name in ("java.lang.String", "org.Absent")
+            replace(jar_of("kafka", b""), class_name_to_check=name) for name in ("java.lang.String", "org.Absent")
         )
         package = JarPackage(
             name="kafka", needed_for="", jars=(there, replace(absent, version="2.0")), spark_settings={}

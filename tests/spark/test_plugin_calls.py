@@ -19,7 +19,7 @@ from coterie.spark.plugin_calls import (
     NoThreadError,
     PluginCalls,
     PluginTimeoutError,
-    clean_up_stage,
+    clean_up_stage_even_if_abandoned,
     plugin_stage,
     result_of,
 )
@@ -171,7 +171,7 @@ async def test_a_call_that_returns_after_it_was_abandoned_still_releases_what_it
             with plugin_stage("open"):
                 go_on.wait(60)
         finally:
-            with clean_up_stage("close"):
+            with clean_up_stage_even_if_abandoned("close"):
                 released.append("connection")
 
     with pytest.raises(PluginTimeoutError, match="has not returned from open"):
@@ -186,7 +186,7 @@ async def test_a_release_that_hangs_has_a_time_limit_and_is_named(go_on: threadi
     calls = PluginCalls(SHORT_MS)
 
     def start() -> None:
-        with clean_up_stage("close"):
+        with clean_up_stage_even_if_abandoned("close"):
             go_on.wait(60)
 
     with pytest.raises(PluginTimeoutError, match="has not returned from close"):

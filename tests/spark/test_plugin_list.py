@@ -240,7 +240,9 @@ def test_a_transforms_own_keys_do_not_contain_those_of_every_transform() -> None
     own: list[ConfigKey] = list(plugin_config_keys("org.apache.kafka.connect.transforms.Flatten$Key", None))
     all_names = {
         key.name
-        for key in transforms.transforms_definition({"transforms": "a", "transforms.a.type": "Flatten$Key"}).keys
+        for key in transforms.transforms_and_predicates_definition(
+            {"transforms": "a", "transforms.a.type": "Flatten$Key"}
+        ).keys
     }
     assert {f"transforms.a.{key.name}" for key in own} == all_names - {
         f"transforms.a.{name}" for name in ("type", "predicate", "negate")

@@ -45,8 +45,8 @@ def rows_of(spark: SparkSession) -> DataFrame:
 
 
 def written(rows: DataFrame, *, has_envelope: bool) -> list[bytes]:
-    serializer = Serializer(record_side="value", format=Format.JSON, has_schema_envelope=has_envelope)
-    return [bytes(row[0]) for row in rows.select(serializer.serialize_columns(rows, rows.columns)).collect()]
+    serializer = Serializer(key_or_value_side="value", format=Format.JSON, has_schema_envelope=has_envelope)
+    return [bytes(row[0]) for row in rows.select(serializer.serialize_columns_as_json(rows, rows.columns)).collect()]
 
 
 async def test_connects_own_converter_reads_every_type_and_writes_the_same_bytes(rig: Rig, connect: Any) -> None:
@@ -86,7 +86,7 @@ async def test_one_column_can_be_written_as_bytes_text_or_json(rig: Rig) -> None
         (Format.JSON, "at", b"%d" % MILLIS),
         (Format.JSON, "nested", b'{"a":5,"days":[%d]}' % DAYS),
     ):
-        column = Serializer(record_side="key", format=format_).serialize_column(rows, name)
+        column = Serializer(key_or_value_side="key", format=format_).serialize_column(rows, name)
         first, second = (row[0] for row in rows.select(column).collect())
         assert bytes(first) == expected, (format_, name)
         assert second is None or name == "row"
@@ -95,11 +95,11 @@ async def test_one_column_can_be_written_as_bytes_text_or_json(rig: Rig) -> None
 async def test_a_column_that_cannot_be_written_is_named(rig: Rig) -> None:
     spark = rig.spark_runtime._running_driver().spark
     rows = spark.createDataFrame([], "f INT, i INTERVAL DAY TO SECOND, m MAP<INT, INT>, l ARRAY<MAP<INT, INT>>")
-    serializer = Serializer(record_side="value", format=Format.JSON)
+    serializer = Serializer(key_or_value_side="value", format=Format.JSON)
     for name, type_ in (("i", "interval day to second"), ("m", "map<int,int>"), ("l", "map<int,int>")):
         with pytest.raises(WorldError, match=f"Column {name} has type {type_}, which a JsonConverter cannot write"):
-            serializer.serialize_columns(rows, ["f", name])
+            serializer.serialize_columns_as_json(rows, ["f", name])
     with pytest.raises(WorldError, match="Column f has type int, and the ByteArrayConverter of the value"):
-        Serializer(record_side="value", format=Format.BYTES).serialize_column(rows, "f")
+        Serializer(key_or_value_side="value", format=Format.BYTES).serialize_column(rows, "f")
     with pytest.raises(WorldError, match="Column m has type map<int,int>, and the StringConverter of the key"):
-        Serializer(record_side="key", format=Format.STRING).serialize_column(rows, "m")
+        Serializer(key_or_value_side="key", format=Format.STRING).serialize_column(rows, "m")

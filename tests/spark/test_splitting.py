@@ -13,7 +13,13 @@ from typing import cast
 
 import pytest
 
-from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitAbortedError, SplitResult, TaskCheckpointClosed
+from coterie.herder.seams import (
+    RuntimeDied,
+    SourcePartsChanged,
+    SplitOrOffsetChangeAbortedError,
+    SplitResult,
+    TaskCheckpointClosed,
+)
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import plugins, splitting, supervisor
@@ -237,7 +243,7 @@ async def test_a_batch_that_cannot_be_finished_blocks_the_re_split_until_a_confi
     with monkeypatch.context() as patch:
         patch.setattr(FileSink, "stage", reject)
         with pytest.raises(
-            SplitAbortedError, match="finished first, and the sink rejects it: A later start of the task"
+            SplitOrOffsetChangeAbortedError, match="finished first, and the sink rejects it: A later start of the task"
         ):
             await tasks.split({**config, "tasks.max": "2"})
     await tasks.split({**config, "tasks.max": "2"})
@@ -315,7 +321,9 @@ async def test_checkpoints_without_generations_are_upgraded(rig: Rig, tmp_path: 
         create_first_checkpoint_if_absent(tasks.folder / str(index))
         held = take_over_checkpoint(tasks.folder / str(index))
         task = ConnectorTaskId(tasks.name, index)
-        TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_available_input(timeout_s=60)
+        TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_available_input_until_end(
+            timeout_s=60
+        )
         assert (held.path / "commits" / "2").exists()
     (held.path / "commits" / "2").unlink()
     assert rows_of(tmp_path / "out") == [0, 1, 3, 4, 6, 7], "the rows of the third task are missing"
@@ -566,7 +574,7 @@ async def test_a_cancelled_re_split_leaves_the_generation_to_the_next_one(
         rig.runtime.stop_connector(tasks.name)
     else:
         await asyncio.to_thread(rig.runtime.halt_all_tasks)
-    with pytest.raises(SplitAbortedError):
+    with pytest.raises(SplitOrOffsetChangeAbortedError):
         await asyncio.wait_for(split, 10)
     assert not (tasks.folder / "gen-2").exists()
     monkeypatch.setattr(splitting, "TASKS_STOP_TIMEOUT_MS", 0)

@@ -305,7 +305,7 @@ async def test_a_waiting_run_that_cannot_be_polled_fails_with_the_cause(
     def fail(*_: object) -> bool:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(query, "is_checkpoint_taken_over", fail)
+    monkeypatch.setattr(query, "is_checkpoint_taken_over_or_absent", fail)
     died = await rig.end_of(start.task)
     assert died.trace.startswith("ValueError: a bug\n\nTraceback")
     assert (died.holds_checkpoint, died.can_restart) == (True, False)
@@ -332,7 +332,7 @@ async def test_a_failed_restart_is_reported_also_when_the_checkpoint_cannot_be_r
     start = await start_waiting_task(rig, tmp_path, monkeypatch, "folder-away-in-restart")
 
     def fail(*_: object) -> None:
-        monkeypatch.setattr(query, "is_checkpoint_taken_over", raise_os_error)
+        monkeypatch.setattr(query, "is_checkpoint_taken_over_or_absent", raise_os_error)
         raise WorldError("the sink is broken")
 
     monkeypatch.setattr(FileSink, "take_over", fail)
@@ -344,7 +344,8 @@ async def test_a_failed_restart_is_reported_also_when_the_checkpoint_cannot_be_r
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [(query, "is_checkpoint_taken_over"), (supervisor, "is_generation_closed")]
+    ("module", "function"),
+    [(query, "is_checkpoint_taken_over_or_absent"), (supervisor, "is_generation_closed_or_removed")],
 )
 async def test_a_failed_query_is_reported_with_its_cause_also_when_the_checkpoints_cannot_be_read(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str

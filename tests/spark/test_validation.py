@@ -186,5 +186,5 @@ async def test_a_client_property_of_a_wrong_type_is_found_before_any_request_to_
         infos = await rig.runtime.validate(config, ())
         # As in Connect, the message has the name of the property without the prefix.
         message = f"Invalid value x for configuration {name}: {reason}"
-        assert infos.client_property_message == message
+        assert infos.client_property_type_error == message
         assert infos.errors == {f"{side}.override.{name}": [message]}

@@ -27,10 +27,15 @@ from crc32c import crc32c
 from coterie.broker.apis.table import APIS
 from coterie.nouns.errors import WireError
 from coterie.wire.batch_filter import rebuild_with_records, split_records
-from coterie.wire.batches import NewRecord, check_produced_batch, decode_records_without_control, encode_batch
+from coterie.wire.batches import (
+    NewRecord,
+    check_produced_batch,
+    decode_uncompressed_records_without_control,
+    encode_batch,
+)
 from coterie.wire.compression import ZSTD, compress_gzip, decompress
 from coterie.wire.connect_bytes import decode_version_and_assignment, decode_version_and_metadata
-from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response_frame
 from coterie.wire.primitives import Writer
 from coterie.wire.schemas import CONNECT_GROUP_APIS, request_schema, response_schema
 from tests.wire.samples import sample
@@ -64,7 +69,7 @@ class Corpus:
                 )
                 self.requests.append(frame)
                 response = sample(response_schema(key, version), rng)
-                self.responses.append((header, encode_response(header, response)))
+                self.responses.append((header, encode_response_frame(header, response)))
         self.embedded = [bytes.fromhex(one["hex"]) for one in recorded["metadata"] + recorded["assignments"]]
         self.batches = [*_batches(rng)]
 
@@ -176,7 +181,7 @@ def _read_batch(data: bytes) -> None:
     """Decode a batch as Produce, as a reader of our logs, and as a compaction does."""
     head = check_produced_batch(data)
     if not head.is_compressed:
-        decode_records_without_control(data)
+        decode_uncompressed_records_without_control(data)
     rebuild_with_records(data, head, split_records(data, head))
 
 

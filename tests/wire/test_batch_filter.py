@@ -19,7 +19,7 @@ from coterie.wire.batches import (
     BatchHeader,
     NewRecord,
     check_crc,
-    decode_records_without_control,
+    decode_uncompressed_records_without_control,
     encode_batch,
     read_batch_header,
     with_log_append_time,
@@ -124,7 +124,7 @@ def test_filtering_a_batch_does_not_change_the_kept_records(
     plain = encode_batch(records, timestamp_ms=7, base_offset=30)
     data = packed_batch(GZIP, lambda body: zlib.compress(body, wbits=31), records) if is_packed else plain
     head = read_batch_header(data)
-    before = decode_records_without_control(plain)
+    before = decode_uncompressed_records_without_control(plain)
     found = split_records(data, head)
     assert [(s.offset, s.timestamp_ms, s.key, s.is_tombstone) for s in found] == [
         (r.offset, r.timestamp_ms, r.key, r.value is None) for r in before
@@ -136,7 +136,9 @@ def test_filtering_a_batch_does_not_change_the_kept_records(
     assert (head_after.base_offset, head_after.last_offset) == (head.base_offset, head.last_offset)
     assert split_records(after, head_after) == [record for record in found if record.offset - 30 in keep]
     if not is_packed:
-        assert decode_records_without_control(after) == [record for record in before if record.offset - 30 in keep]
+        assert decode_uncompressed_records_without_control(after) == [
+            record for record in before if record.offset - 30 in keep
+        ]
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])

@@ -10,11 +10,11 @@ from coterie.wire.batches import (
     BATCH_HEADER_SIZE,
     NewRecord,
     check_produced_batch,
-    decode_records_without_control,
+    decode_uncompressed_records_without_control,
     encode_batch,
     encode_transaction_marker,
-    iter_batch_headers,
-    with_base_offset,
+    iter_whole_batch_headers,
+    with_base_offset_and_leader_epoch,
     with_log_append_time,
 )
 
@@ -33,23 +33,23 @@ new_records = st.lists(
 def test_records_are_unchanged_by_encoding_and_decoding(
     records: list[NewRecord], base_offset: int, timestamp_ms: int
 ) -> None:
-    batch = with_base_offset(encode_batch(records, timestamp_ms=timestamp_ms), base_offset)
+    batch = with_base_offset_and_leader_epoch(encode_batch(records, timestamp_ms=timestamp_ms), base_offset)
     check_produced_batch(batch)
-    read = decode_records_without_control(batch)
+    read = decode_uncompressed_records_without_control(batch)
     assert [(r.key, r.value, list(r.headers)) for r in read] == [(r.key, r.value, list(r.headers)) for r in records]
     assert [r.offset for r in read] == list(range(base_offset, base_offset + len(records)))
     assert {r.timestamp_ms for r in read} == {timestamp_ms}
 
 
 def test_another_implementation_reads_our_batches() -> None:
-    batch, size = read_batch(with_base_offset(THREE, 40, leader_epoch=2), 0)
+    batch, size = read_batch(with_base_offset_and_leader_epoch(THREE, 40, leader_epoch=2), 0)
     assert size == len(THREE)
     assert (batch.base_offset, batch.partition_leader_epoch, batch.last_offset_delta) == (40, 2, 2)
     assert [record.key for record in batch.records] == [b"k0", b"k1", b"k2"]
 
 
 def test_setting_the_base_offset_changes_no_byte_that_the_crc_covers() -> None:
-    placed = with_base_offset(THREE, 1000, leader_epoch=3)
+    placed = with_base_offset_and_leader_epoch(THREE, 1000, leader_epoch=3)
     assert placed[21:] == THREE[21:]
     head = check_produced_batch(placed)
     assert (head.base_offset, head.last_offset, head.max_timestamp_ms) == (1000, 1002, NOW_MS)
@@ -64,7 +64,7 @@ def test_another_implementation_reads_our_markers(is_commit: bool) -> None:
     (record,) = batch.records
     assert record.key == (b"\0\0\0\1" if is_commit else b"\0\0\0\0")
     assert check_produced_batch(marker).is_control
-    assert decode_records_without_control(marker) == []
+    assert decode_uncompressed_records_without_control(marker) == []
 
 
 def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
@@ -82,16 +82,16 @@ def test_the_log_append_time_is_written_into_the_batch() -> None:
     head = check_produced_batch(THREE)
     stamped, stamped_head = with_log_append_time(THREE, head, NOW_MS + 5)
     assert check_produced_batch(stamped) == stamped_head
-    assert {record.timestamp_ms for record in decode_records_without_control(stamped)} == {NOW_MS + 5}
-    assert [record.key for record in decode_records_without_control(stamped)] == [b"k0", b"k1", b"k2"]
+    assert {record.timestamp_ms for record in decode_uncompressed_records_without_control(stamped)} == {NOW_MS + 5}
+    assert [record.key for record in decode_uncompressed_records_without_control(stamped)] == [b"k0", b"k1", b"k2"]
 
 
 def test_an_incomplete_batch_at_the_end_of_a_fetch_is_ignored() -> None:
-    row = THREE + with_base_offset(THREE, 3)
-    assert [head.base_offset for _, head in iter_batch_headers(row)] == [0, 3]
-    assert [head.base_offset for _, head in iter_batch_headers(row[:-1])] == [0]
-    assert len(decode_records_without_control(row[:-1])) == 3
-    assert list(iter_batch_headers(row[: BATCH_HEADER_SIZE - 1])) == []
+    row = THREE + with_base_offset_and_leader_epoch(THREE, 3)
+    assert [head.base_offset for _, head in iter_whole_batch_headers(row)] == [0, 3]
+    assert [head.base_offset for _, head in iter_whole_batch_headers(row[:-1])] == [0]
+    assert len(decode_uncompressed_records_without_control(row[:-1])) == 3
+    assert list(iter_whole_batch_headers(row[: BATCH_HEADER_SIZE - 1])) == []
 
 
 def edited(at: int, raw: bytes) -> bytes:
@@ -122,7 +122,7 @@ def test_an_invalid_batch_is_refused(batch: bytes, reason: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for read in (check_produced_batch, decode_records_without_control):
+    for read in (check_produced_batch, decode_uncompressed_records_without_control):
         try:
             read(data)
         except WireError:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coterie.nouns.errors import WireError
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect_group_jobs import InvalidFieldError, job_arrays, jobs_in_arrays, listed_jobs
+from coterie.wire.connect_group_jobs import InvalidFieldError, distinct_jobs_in_arrays, job_arrays, listed_jobs
 from coterie.wire.connect_group_messages.structs import ConnectorsAndTasks
 from coterie.wire.kio_entities import build_entity
 
@@ -33,7 +33,7 @@ def jobs(*names: str) -> Jobs:
 @given(JOBS)
 def test_any_set_of_jobs_is_the_same_after_its_way_over_the_wire(some: Jobs) -> None:
     arrays = build_entity(ConnectorsAndTasks, job_arrays(some))
-    assert jobs_in_arrays(arrays) == some
+    assert distinct_jobs_in_arrays(arrays) == some
     listed = listed_jobs([arrays])
     assert (listed.jobs, listed.jobs_listed_twice) == (some, NO_JOBS)
 
@@ -47,7 +47,7 @@ def test_jobs_are_written_sorted_with_one_entry_for_each_connector() -> None:
 
 def test_a_repeated_job_counts_once_and_is_reported() -> None:
     twice = struct(["a", "b", "a"], ("a", [0, 1, 0]), ("b", [7]), ("a", [1, 2]))
-    assert jobs_in_arrays(twice) == jobs("a", "b", "a-0", "a-1", "a-2", "b-7")
+    assert distinct_jobs_in_arrays(twice) == jobs("a", "b", "a-0", "a-1", "a-2", "b-7")
     assert listed_jobs([twice]).jobs_listed_twice == jobs("a", "a-0", "a-1")
 
 
@@ -68,6 +68,6 @@ def test_a_job_of_two_structs_is_repeated() -> None:
 )
 def test_an_empty_name_or_a_negative_number_is_refused(arrays: Any, message: str) -> None:
     assert issubclass(InvalidFieldError, WireError)
-    for convert in (jobs_in_arrays, lambda one: listed_jobs([one])):
+    for convert in (distinct_jobs_in_arrays, lambda one: listed_jobs([one])):
         with pytest.raises(InvalidFieldError, match=message):
             convert(arrays)

@@ -22,7 +22,7 @@ from coterie.wire.frames import (
     decode_request,
     decode_response,
     encode_request,
-    encode_response,
+    encode_response_frame,
 )
 from coterie.wire.kio_entities import build_entity
 from coterie.wire.message_check import TooManyElementsError, check_and_strip_unknown_fields
@@ -72,7 +72,7 @@ def head_of(definition: Mapping[str, Any]) -> bytes:
 def encoded(definition: Mapping[str, Any], entity: Any) -> bytes:
     """The message of ``entity`` as a frame contains it."""
     frame = (
-        encode_response(header_of(definition), entity)
+        encode_response_frame(header_of(definition), entity)
         if definition["type"] == "response"
         else encode_request(entity, correlation_id=7, client_id="c")[1]
     )

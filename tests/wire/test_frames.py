@@ -16,7 +16,7 @@ from coterie.wire.frames import (
     decode_request_header,
     decode_response,
     encode_request,
-    encode_response,
+    encode_response_frame,
     with_length,
 )
 from coterie.wire.kio_entities import build_request, build_response, to_milliseconds
@@ -41,7 +41,7 @@ def test_recorded_responses_are_decoded_and_encoded_to_the_same_bytes(what: str,
     api, version, *_ = what.split()
     header = RequestHeader(api_key=KEYS[api], api_version=int(version[1:]), correlation_id=int.from_bytes(frame[:4]))
     response = decode_response(frame, header)
-    assert encode_response(header, response) == frame
+    assert encode_response_frame(header, response) == frame
 
 
 def test_connects_metadata_in_a_join_is_decoded() -> None:
@@ -55,7 +55,7 @@ def test_connects_metadata_in_a_join_is_decoded() -> None:
 def test_an_api_versions_response_has_a_header_that_every_client_can_read() -> None:
     header = RequestHeader(api_key=18, api_version=3, correlation_id=9)
     response = build_response(18, 3, {"error_code": ErrorCode.none, "api_keys": [], "throttle_time": 0})
-    frame = encode_response(header, response)
+    frame = encode_response_frame(header, response)
     assert frame == bytes.fromhex("00000009 0000 01 00000000 00")
     assert decode_response(frame, header) == response
 
@@ -70,7 +70,7 @@ def test_an_api_versions_response_with_unsupported_version_is_decoded_as_version
             "api_keys": [{"api_key": 18, "min_version": 0, "max_version": 2}],
         },
     )
-    assert decode_response(encode_response(request_header, answer), request_header) == answer
+    assert decode_response(encode_response_frame(request_header, answer), request_header) == answer
 
 
 def test_the_header_of_an_unknown_api_or_version_can_be_read() -> None:
@@ -90,7 +90,7 @@ def test_an_incomplete_header_is_refused(frame: bytes) -> None:
 
 def test_a_response_to_another_request_is_refused() -> None:
     header = RequestHeader(api_key=12, api_version=4, correlation_id=1)
-    frame = encode_response(header, build_response(12, 4, {"throttle_time": 0, "error_code": ErrorCode.none}))
+    frame = encode_response_frame(header, build_response(12, 4, {"throttle_time": 0, "error_code": ErrorCode.none}))
     with pytest.raises(WireError, match="but 2 was expected"):
         decode_response(frame, RequestHeader(api_key=12, api_version=4, correlation_id=2))
 

@@ -21,7 +21,7 @@ from coterie.wire.frames import (
     decode_request,
     decode_response,
     encode_request,
-    encode_response,
+    encode_response_frame,
 )
 from coterie.wire.kio_entities import build_request, build_response
 from coterie.wire.message_check import check_and_strip_unknown_fields
@@ -217,6 +217,6 @@ def test_a_fetch_response_with_tagged_structs_passes_the_check() -> None:
         "responses": [{"topic_id": None, "partitions": [partition]}],
         "node_endpoints": [{"node_id": 1, "host": "h", "port": 2, "rack": None}],
     }
-    response = decode_response(encode_response(header, build_response(1, 18, values)), header)
+    response = decode_response(encode_response_frame(header, build_response(1, 18, values)), header)
     assert response.responses[0].partitions[0].current_leader.leader_epoch == 4
     assert response.node_endpoints[0].host == "h"

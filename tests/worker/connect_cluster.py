@@ -9,7 +9,7 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings
-from coterie.cli.assignors import assign_functions_by_name, read_offered_assignor
+from coterie.cli.assignors import assign_functions_by_name, read_and_check_offered_assignor
 from coterie.groups.connect.messages import GroupState
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
@@ -72,9 +72,9 @@ class ConnectCluster(Cluster):
             group_id=GROUP_ID,
             member_id=MemberId(f"member-{len(self.workers) + 1}"),
             url=url,
-            assignors=(read_offered_assignor(CooperativeAssignor(policy)),),
+            assignors=(read_and_check_offered_assignor(CooperativeAssignor(policy)),),
             config_topic_id=bytes(16),
-            allowed_response_hold_ms=HOLD_MS,
+            coordinator_hold_max_ms=HOLD_MS,
         )
         coordinator = KafkaConnectCoordinatorClient([self._bootstrap], client_id="worker", request_timeout_ms=10_000)
         return ConnectMembership(settings, coordinator)

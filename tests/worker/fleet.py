@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.assignors import assign_functions_by_name, read_offered_assignor
+from coterie.cli.assignors import assign_functions_by_name, read_and_check_offered_assignor
 from coterie.config.defaults import CONNECTION_GRACE_MS
 from coterie.herder.messages import Exit
 from coterie.herder.requests.reads import ConnectorStatus, DescribeConnectorStatus
@@ -210,7 +210,7 @@ class Fleet:
             settings=HerderSettings(
                 worker_id=WorkerId(f"127.0.0.1:{8083 + number}"),
                 url=url,
-                plugin_version="1",
+                plugin_version_in_statuses="1",
                 session_timeout_ms=IGNORED_SESSION_MS if is_connect else SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 rebalance_policy=policy,
@@ -291,7 +291,7 @@ def _connect_membership(
         instance_id=member.instance_id,
         url=member.url,
         claims=member.claims,
-        assignors=tuple(map(read_offered_assignor, assignors)),
+        assignors=tuple(map(read_and_check_offered_assignor, assignors)),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         config_topic_id=config_topic_id,
         # When the link closes a connection, the worker has not ended.

@@ -126,11 +126,11 @@ class ProcessFleet:
             with open_listeners(settings.rest_listeners, settings.rest_tls) as listeners:
                 process.url = f"http://127.0.0.1:{port}"
                 member = compose.member_settings(settings, listeners)
-                place = None if handed is None else relaunch.decode_membership(member, handed)
+                place = None if handed is None else relaunch.decode_membership_if_same_member(member, handed)
                 if len(process.runtimes) > 1:
                     process.handovers.append(place)
                 ended = await compose.run_worker_and_serve_rest(
-                    settings, listeners, runtime_of, on_created=process.on_started, place=place
+                    settings, listeners, runtime_of, on_created=process.on_started, membership_handover=place
                 )
             if not ended.relaunches:
                 return ended.exit_code

@@ -28,7 +28,7 @@ from coterie.herder.seams import (
     LeaderClient,
     Membership,
     SignatureRefusedError,
-    SplitAbortedError,
+    SplitOrOffsetChangeAbortedError,
     SplitResult,
     TaskDied,
     TaskEvent,
@@ -331,7 +331,7 @@ class SimulatedRuntime:
         stops = self.forgotten.count(connector)
         await self._pass("change offsets", connector)
         if self.forgotten.count(connector) > stops:
-            raise SplitAbortedError(f"The change of the offsets of {connector} was ended")
+            raise SplitOrOffsetChangeAbortedError(f"The change of the offsets of {connector} was ended")
         offsets = {} if change.removes_others else self.registry.offsets.get((connector, incarnation), {}).copy()
         for offset in change.offsets:
             if offset.partition is None:
@@ -341,7 +341,7 @@ class SimulatedRuntime:
                 offsets[str(offset.partition)] = offset
         self.registry.offsets[connector, incarnation] = offsets
 
-    async def create_next_checkpoint_generation(
+    async def ensure_open_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("no task is closed here")
@@ -706,7 +706,7 @@ class Cluster:
         settings = HerderSettings(
             worker_id=WorkerId(host),
             url=url,
-            plugin_version="0.1.0",
+            plugin_version_in_statuses="0.1.0",
             group_protocol=self.group_protocol,
             rebalance_policy=policy,
             rebalance_window_ms=WINDOW_MS,

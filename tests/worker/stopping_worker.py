@@ -38,7 +38,7 @@ def stop_at(point: str, notes: Path, *, is_fenced: bool) -> None:
     opening, commit, append = (
         LeaderTopicLog.open_blocking,
         LeaderTopicLog.commit_blocking,
-        LeaderTopicLog.append_blocking,
+        LeaderTopicLog.append_blocking_and_return_last_offset,
     )
     points = [point]
 
@@ -76,7 +76,7 @@ def stop_at(point: str, notes: Path, *, is_fenced: bool) -> None:
 
     LeaderTopicLog.open_blocking = stopping_open if is_fenced else no_open  # type: ignore[method-assign]
     LeaderTopicLog.commit_blocking = stopping_commit  # type: ignore[method-assign]
-    LeaderTopicLog.append_blocking = noted_append  # type: ignore[method-assign]
+    LeaderTopicLog.append_blocking_and_return_last_offset = noted_append  # type: ignore[method-assign]
 
 
 async def main() -> None:

@@ -26,7 +26,7 @@ JOINED = HeartbeatResponse(
     heartbeat_interval_ms=200,
     assignment=AssignmentToMember(
         jobs=SOME,
-        jobs_by_epoch={GroupEpoch(1): SOME},
+        jobs_by_assignment_epoch={GroupEpoch(1): SOME},
         assignment_epoch=GroupEpoch(1),
         config_offset=ConfigOffset(0),
     ),

@@ -75,8 +75,8 @@ class BlockableWorker(Worker):
 
     unblock: asyncio.Event | None = None
 
-    async def _next_event(self) -> Event | asyncio.Event:
-        event = await super()._next_event()
+    async def _next_event_or_ping(self) -> Event | asyncio.Event:
+        event = await super()._next_event_or_ping()
         if self.unblock is not None:
             await self.unblock.wait()
         return event

@@ -123,7 +123,7 @@ def unreleased_revocations(
     return unreleased
 
 
-def resolve_duplicate_owners(
+def choose_kept_jobs_and_duplicates(
     owned: Mapping[MemberId, Jobs], state: AssignorState, is_eligible: Callable[[MemberId, Job], bool]
 ) -> tuple[Mapping[MemberId, Jobs], Mapping[MemberId, Jobs]]:
     """Choose one owner for each of the ``owned`` jobs, of which several members may report the same job.
@@ -143,12 +143,12 @@ def resolve_duplicate_owners(
     kept_duplicates: dict[MemberId, list[Job]] = {member: [] for member in owned}
     for job in duplicated:
 
-        def owner_sort_key(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
+        def preferred_owner_first_key(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
             previous = state.outcome_by_member.get(member)
             is_new_to_member = previous is None or (job not in previous.kept and job not in previous.assigned)
             return (not is_eligible(member, job), is_new_to_member, job_counts[member], member)
 
-        keeper = min((member for member, jobs in owned.items() if job in jobs), key=owner_sort_key)
+        keeper = min((member for member, jobs in owned.items() if job in jobs), key=preferred_owner_first_key)
         kept_duplicates[keeper].append(job)
         job_counts[keeper] += 1
     duplicates = {member: (jobs & duplicated) - Jobs.of(kept_duplicates[member]) for member, jobs in owned.items()}

@@ -70,7 +70,7 @@ class Eligibility:
         """Return those of ``jobs`` that no member may run, not counting draining members."""
         return NO_JOBS if self.wildcard_workers else jobs - self.static_jobs
 
-    def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> dict[MemberId, Jobs]:
+    def owned_jobs_to_release(self, owned: Mapping[MemberId, Jobs]) -> dict[MemberId, Jobs]:
         """Return the ``owned`` jobs that each member must release because of claims and drains (KIP-987, steps 3 to 5).
 
         A static member releases the jobs that it does not claim, a wildcard member the jobs that static members claim,
@@ -78,10 +78,10 @@ class Eligibility:
         """
         if not self.claims_by_worker and not self.draining_workers:
             return {}  # most groups have neither claims nor drains
-        ineligible_by_member = {member: self._ineligible_jobs_of(member, jobs) for member, jobs in owned.items()}
+        ineligible_by_member = {member: self._jobs_to_release_of(member, jobs) for member, jobs in owned.items()}
         return {member: jobs for member, jobs in ineligible_by_member.items() if jobs}
 
-    def _ineligible_jobs_of(self, member: MemberId, jobs: Jobs) -> Jobs:
+    def _jobs_to_release_of(self, member: MemberId, jobs: Jobs) -> Jobs:
         """Return those of ``jobs``, which ``member`` owns, that it must release."""
         if member in self.draining_workers:
             return self.assignable_jobs(jobs)
@@ -115,7 +115,7 @@ class Eligibility:
         eligible_by_member = {member: jobs if claimed is None else jobs & claimed for member, claimed in claims.items()}
         return _assign_to_least_loaded(union_of_jobs(eligible_by_member.values()), eligible_by_member, job_counts)
 
-    def unassigned_reason(self, job: Job, members: Mapping[MemberId, MemberSpec]) -> str:
+    def unassignable_reason(self, job: Job, members: Mapping[MemberId, MemberSpec]) -> str:
         """Return, as text for operators, the reason why no member may run ``job``. Only for an unassignable job."""
         if not members:
             return "the group has no workers"

@@ -38,8 +38,8 @@ from coterie.assignors.assignor_state import (
     AssignorState,
     Deferral,
     MemberOutcome,
+    choose_kept_jobs_and_duplicates,
     former_jobs_of_static_members,
-    resolve_duplicate_owners,
     union_of_jobs,
     unreleased_revocations,
     usable_state,
@@ -69,7 +69,7 @@ class RoundOutcome:
     delay_ms: int
     """Time from this round to the earliest deadline of waiting jobs (scheduled rebalance delay), sent to all members;
     0 when no jobs wait."""
-    next_moves_in_ms: int
+    next_moves_timer_ms: int
     """Time until the leader must request another round because the limit of moves per round postponed moves.
 
     0 when no moves are left, or when a member that releases jobs starts the next round anyway. Other members do not
@@ -95,12 +95,12 @@ class RoundOutcome:
         return self.assignor_state.outcome_by_member
 
     @property
-    def next_round_in_ms(self) -> int:
+    def next_round_timer_ms(self) -> int:
         """Time until the next round that a timer starts: at the end of the delay, or to continue postponed moves.
 
         0 when no timer is needed: no round follows, or a member that releases jobs starts the next round.
         """
-        return min((due_ms for due_ms in (self.delay_ms, self.next_moves_in_ms) if due_ms), default=0)
+        return min((due_ms for due_ms in (self.delay_ms, self.next_moves_timer_ms) if due_ms), default=0)
 
 
 def assign(
@@ -186,7 +186,7 @@ def assign(
         **target_diff.assigned_jobs_by_member,
         **{
             member: jobs | target_diff.assigned_jobs_by_member.get(member, NO_JOBS)
-            for member, jobs in ownership.returned_jobs_by_static_member.items()
+            for member, jobs in ownership.regained_jobs_by_static_member.items()
         },
     }
     assignments = {}
@@ -228,7 +228,7 @@ def assign(
         ),
         eligibility=eligibility,
         delay_ms=deferrals[0].deadline_ms - now_ms if deferrals else 0,
-        next_moves_in_ms=max(moves_allowed_at_ms - now_ms, IMMEDIATE_ROUND_DELAY_MS) if needs_timer else 0,
+        next_moves_timer_ms=max(moves_allowed_at_ms - now_ms, IMMEDIATE_ROUND_DELAY_MS) if needs_timer else 0,
         reason_by_unassigned_job=_unassigned_reasons(target_diff, deferrals, eligibility, members, now_ms),
         move_count_to_target=count_revoked_jobs(target_diff.revocations_for_claims)
         + count_revoked_jobs(target_diff.revocations_for_drains)
@@ -250,7 +250,7 @@ class _Ownership:
     """The jobs that each member reported and keeps, and the jobs that this round returns to the member."""
     unowned: Jobs
     """The configured jobs that no member runs and that this round returns to no static member."""
-    returned_jobs_by_static_member: Mapping[MemberId, Jobs]
+    regained_jobs_by_static_member: Mapping[MemberId, Jobs]
     """Jobs that a static member had before, that no member runs, and that this round returns to the static member."""
     duplicate_jobs_by_member: Revocations
     """Jobs that the member must stop because another member also runs them and keeps them."""
@@ -283,15 +283,15 @@ def _compute_ownership(
         owned = {**owned, **{member: owned[member] & configured for member in deleted}}
     duplicates: Revocations = {}
     if sum(map(len, owned.values())) > owned_count:
-        owned, duplicates = resolve_duplicate_owners(owned, state, eligibility.is_eligible)
-    returned_jobs_by_static_member = former_jobs_of_static_members(state, unowned, members, eligibility.eligible_jobs)
+        owned, duplicates = choose_kept_jobs_and_duplicates(owned, state, eligibility.is_eligible)
+    regained_jobs_by_static_member = former_jobs_of_static_members(state, unowned, members, eligibility.eligible_jobs)
     return _Ownership(
         owned_jobs_by_member={
             **owned,
-            **{member: owned[member] | jobs for member, jobs in returned_jobs_by_static_member.items()},
+            **{member: owned[member] | jobs for member, jobs in regained_jobs_by_static_member.items()},
         },
-        unowned=unowned - union_of_jobs(returned_jobs_by_static_member.values()),
-        returned_jobs_by_static_member=returned_jobs_by_static_member,
+        unowned=unowned - union_of_jobs(regained_jobs_by_static_member.values()),
+        regained_jobs_by_static_member=regained_jobs_by_static_member,
         duplicate_jobs_by_member=duplicates,
         deleted_jobs_by_member=deleted,
         unreleased_jobs_by_member=unreleased,
@@ -328,7 +328,7 @@ def _compute_target_diff(
     order: Sequence[MemberId],
 ) -> _TargetDiff:
     """Compute the target and compare it with ``ownership``. ``order`` are all wildcard workers, in tie-break order."""
-    ineligible_by_member = eligibility.ineligible_jobs(ownership.owned_jobs_by_member)
+    ineligible_by_member = eligibility.owned_jobs_to_release(ownership.owned_jobs_by_member)
     kept_by_member = {
         **ownership.owned_jobs_by_member,
         **{member: ownership.owned_jobs_by_member[member] - jobs for member, jobs in ineligible_by_member.items()},
@@ -395,7 +395,7 @@ def _unassigned_reasons(
     now_ms: int,
 ) -> Mapping[Job, str]:
     """Return the jobs that stay unassigned after this round, each with the reason as text for operators."""
-    unassignable = {job: eligibility.unassigned_reason(job, members) for job in target_diff.unassignable_jobs}
+    unassignable = {job: eligibility.unassignable_reason(job, members) for job in target_diff.unassignable_jobs}
     deferred = {
         job: f"a worker that has left the group may return; the job waits {deferral.deadline_ms - now_ms} ms more"
         for deferral in deferrals

@@ -163,7 +163,7 @@ class Plan:
     """The jobs of each member in the end."""
 
     @property
-    def stopped_jobs_count(self) -> int:
+    def revoked_job_count(self) -> int:
         """The number of running jobs that a round stops; jobs of a member that leaves the group are not counted."""
         return sum(move.stop_round is not None for move in self.moves)
 
@@ -212,7 +212,7 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
         has_changes = any(
             member_outcome.assigned or member_outcome.revoked for member_outcome in outcome.assignments.values()
         )
-        if not has_changes and not outcome.next_round_in_ms:
+        if not has_changes and not outcome.next_round_timer_ms:
             unassigned = outcome.reason_by_unassigned_job
             break
         rounds += 1
@@ -223,7 +223,7 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
             for member, member_outcome in outcome.assignments.items()
         }
         if not any(member_outcome.revoked for member_outcome in outcome.assignments.values()):
-            now_ms += outcome.next_round_in_ms
+            now_ms += outcome.next_round_timer_ms
     else:
         unassigned = dict.fromkeys(changed_snapshot.configured_jobs, "the group has no workers")
     return Plan(

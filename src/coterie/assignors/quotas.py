@@ -24,9 +24,9 @@ from typing import TypeAlias
 WorkerExtras: TypeAlias = tuple[bool, bool]
 """Whether a worker has a connector extra (runs one connector more than the floor), and whether it has a task extra."""
 
-_AboveFloor: TypeAlias = tuple[bool, bool]
+_AboveConnectorAndTaskFloors: TypeAlias = tuple[bool, bool]
 """Whether a worker runs more connectors than the floor, and whether it runs more tasks than the floor."""
-_RANK_BY_ABOVE_FLOOR: Mapping[_AboveFloor, int] = {
+_RANK_BY_ABOVE_FLOOR: Mapping[_AboveConnectorAndTaskFloors, int] = {
     (True, False): 0,
     (True, True): 1,
     (False, False): 2,
@@ -119,8 +119,8 @@ def compute_quotas(
 
 
 def _allowed_extras_by_kind(
-    worker_count_by_kind: Counter[_AboveFloor], connector_extra_count: int, task_extra_count: int
-) -> dict[_AboveFloor, frozenset[WorkerExtras]]:
+    worker_count_by_kind: Counter[_AboveConnectorAndTaskFloors], connector_extra_count: int, task_extra_count: int
+) -> dict[_AboveConnectorAndTaskFloors, frozenset[WorkerExtras]]:
     """Return, for each kind of worker, the combinations of extras that occur in at least one of the distributions with
     the fewest stops.
 
@@ -132,7 +132,7 @@ def _allowed_extras_by_kind(
     else:
         extras_states = [(True, False), (False, True), (True, True)]
 
-    def gain_at_prices(kind: _AboveFloor, extras: WorkerExtras, prices: tuple[int, int]) -> int:
+    def gain_at_prices(kind: _AboveConnectorAndTaskFloors, extras: WorkerExtras, prices: tuple[int, int]) -> int:
         return (kind[0] - prices[0]) * extras[0] + (kind[1] - prices[1]) * extras[1]
 
     def dual_objective(prices: tuple[int, int]) -> int:

@@ -45,7 +45,9 @@ MINUS_INFINITY = -(1 << 60)
 """Below the price of every release."""
 
 
-def redistribute_tasks(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
+def redistribute_tasks_and_set_extras(
+    task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas
+) -> Deltas:
     """Return the changes that bring every worker to its quota of tasks.
 
     This sets in ``quotas.has_task_extra_by_worker`` which workers have a task extra.
@@ -67,12 +69,12 @@ def redistribute_tasks(task_counts: TaskCounts, unowned_tasks: Mapping[Connector
     tasks_to_release = {worker: task_surplus[worker] - quotas.has_task_extra_by_worker[worker] for worker in givers}
     additional_releases = max(0, len(givers_with_optional_extra) - extras)
     if additional_releases or any(tasks_to_release.values()):
-        levels = _TakerFillLevels(
+        levels = _LowestTaskCountsOfTakers(
             sorted(set().union(*(task_counts[worker] for worker in givers))), [task_counts[taker] for taker in takers]
         )
         for name, count in unowned_tasks.items():
             levels.add_tasks(name, count)
-        for worker in _release_tasks(
+        for worker in _release_tasks_and_pick_additional_givers(
             task_counts,
             deltas,
             levels,
@@ -97,10 +99,10 @@ def redistribute_tasks(task_counts: TaskCounts, unowned_tasks: Mapping[Connector
 # -- giving -----------------------------------------------------------------------------------------------------------
 
 
-def _release_tasks(
+def _release_tasks_and_pick_additional_givers(
     task_counts: TaskCounts,
     deltas: Deltas,
-    levels: "_TakerFillLevels",
+    levels: "_LowestTaskCountsOfTakers",
     tasks_to_release: dict[int, int],
     givers_with_optional_extra: set[int],
     additional_releases: int,
@@ -167,7 +169,7 @@ def _release_tasks(
     return additional_givers
 
 
-class _TakerFillLevels:
+class _LowestTaskCountsOfTakers:
     """The level of each connector: the lowest number of its tasks on a taker (a worker that runs at most as many tasks
     as the floor), if each task goes to a taker with the fewest tasks of its connector.
 
@@ -247,10 +249,10 @@ class _TaskReceivers:
     def assign_tasks(self, name: ConnectorName, count: int) -> None:
         """Assign ``count`` tasks of connector ``name``. Each goes to the worker that has the fewest tasks of this
         connector at that time, among the workers that can still receive a task; these must have room for all."""
-        level, leveled_count = self._raise_all_to_same_level(name, count)
+        level, leveled_count = self._try_raise_all_to_level_and_count(name, count)
         count -= leveled_count
         while count:
-            count -= self._assign_at_level(level, name, count)
+            count -= self._assign_at_level_and_count_assigned(level, name, count)
             if count:
                 level = min(
                     self._current_task_count(worker, name)
@@ -258,7 +260,7 @@ class _TaskReceivers:
                     for worker in workers
                 )
 
-    def _raise_all_to_same_level(self, name: ConnectorName, count: int) -> tuple[int, int]:
+    def _try_raise_all_to_level_and_count(self, name: ConnectorName, count: int) -> tuple[int, int]:
         """Assign tasks of ``name`` to all workers that can still receive tasks, so that each has the same number of
         tasks of ``name`` (the level). The level is limited by ``count`` and by the room of each worker.
 
@@ -289,7 +291,7 @@ class _TaskReceivers:
                 self._receivers_by_room.setdefault(room_left, []).append(worker)
         return level, len(current_counts) * level - sum(current_counts.values())
 
-    def _assign_at_level(self, level: int, name: ConnectorName, count: int) -> int:
+    def _assign_at_level_and_count_assigned(self, level: int, name: ConnectorName, count: int) -> int:
         """Assign one task of ``name`` each to at most ``count`` workers that have at most ``level`` tasks of it.
 
         Workers with most room come first. Returns the number of tasks assigned.
@@ -297,7 +299,7 @@ class _TaskReceivers:
         remaining = count
         receivers_by_new_room: dict[int, list[int]] = {}
         for room in sorted(self._receivers_by_room, reverse=True):
-            receivers, not_receiving = self._assign_one_task_each(
+            receivers, not_receiving = self._split_receivers_from_others_and_assign(
                 self._receivers_by_room.pop(room),
                 level,
                 name,
@@ -325,7 +327,7 @@ class _TaskReceivers:
             self._receivers_by_room.pop(0, None)
         return count - remaining
 
-    def _assign_one_task_each(
+    def _split_receivers_from_others_and_assign(
         self, workers: Sequence[int], level: int, name: ConnectorName, receivers_max: int
     ) -> tuple[list[int], list[int]]:
         """Assign one task of ``name`` each to the first ``receivers_max`` workers in ``workers`` that have at most

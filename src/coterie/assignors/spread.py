@@ -58,11 +58,11 @@ _FlowNode: TypeAlias = ConnectorName | int
 """A connector, a worker, or one of the two nodes of the extras."""
 
 
-def even_out_tasks(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
+def even_out_tasks_and_extras(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
     """Change ``deltas``, and the extras in ``quotas``, to a best spread: the squares of the numbers of each connector's
     tasks on each worker have the least sum. No further task or connector has to stop for it."""
     distribution = _TaskDistribution(task_counts, deltas, quotas)
-    crowded_cells = list(distribution.negated_reducible_task_counts())
+    crowded_cells = list(distribution.negated_task_counts_where_reducible())
     if not crowded_cells:
         return
     minimum_counts = distribution.lowest_receiver_count_by_connector()
@@ -78,7 +78,7 @@ def even_out_tasks(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> N
                 name, worker, gain
             )
             if path:
-                distribution.apply_cycle(path)
+                distribution.apply_cycle_to_tasks_and_extras(path)
 
 
 class _TaskDistribution:
@@ -94,7 +94,7 @@ class _TaskDistribution:
         self.givers = {worker for worker in self.workers if quotas.task_surplus_by_worker[worker] > 0}
         """Those of ``workers`` that ran more tasks than the floor before any task moved; the others are takers."""
 
-    def negated_reducible_task_counts(self) -> Iterator[tuple[int, ConnectorName, int]]:
+    def negated_task_counts_where_reducible(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Yield (-tasks, connector, worker) for each worker that has several tasks of a connector and may release one.
 
         When these are sorted, those with the most tasks come first.
@@ -124,7 +124,7 @@ class _TaskDistribution:
         each of its tasks; every other worker only tasks that it received."""
         return self.task_count(worker, name) > 0 if worker in self.givers else name in self.deltas[worker]
 
-    def releasable_task_counts(self, worker: int) -> list[tuple[ConnectorName, int]]:
+    def task_counts_where_releasable(self, worker: int) -> list[tuple[ConnectorName, int]]:
         """Return (connector, its tasks on ``worker``) for each connector of which ``worker`` may release a task."""
         task_counts, delta = self.task_counts[worker], self.deltas[worker]
         if worker in self.givers:
@@ -158,7 +158,7 @@ class _TaskDistribution:
 
     # -- arcs of the extras -------------------------------------------------------------------------------------------
 
-    def task_extra_sources_of(self, worker: int) -> Iterator[int]:
+    def nodes_that_can_give_task_extra(self, worker: int) -> Iterator[int]:
         """Yield the nodes of the flow graph from which ``worker`` can get a task extra (one task more than the floor);
         none if the worker has one.
 
@@ -174,7 +174,7 @@ class _TaskDistribution:
         if has_connector_extra and quotas.allows_extras(worker, connector=False, task=True):
             yield CONNECTOR_EXTRAS_NODE
 
-    def task_extra_givers_to(self, extras_node: int) -> Iterator[int]:
+    def workers_that_can_give_task_extra(self, extras_node: int) -> Iterator[int]:
         """Yield the workers that can give up a task extra (one task more than the floor) to ``extras_node``, one of the
         two extras nodes of the flow graph.
 
@@ -193,7 +193,7 @@ class _TaskDistribution:
             ):
                 yield worker
 
-    def connector_extra_trader(self, extras_node: int) -> int | None:
+    def worker_that_can_change_connector_extra(self, extras_node: int) -> int | None:
         """Return the first worker whose connector extra (one connector more than the floor) can change while its task
         extra stays; None if there is none.
 
@@ -211,7 +211,7 @@ class _TaskDistribution:
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def apply_cycle(self, cycle: Sequence[_FlowNode]) -> None:
+    def apply_cycle_to_tasks_and_extras(self, cycle: Sequence[_FlowNode]) -> None:
         """Change the tasks and extras along ``cycle``, which begins with a connector and ends with a worker.
 
         First the last node releases a task of the first node. Then, from node to node: a worker after a connector
@@ -222,7 +222,7 @@ class _TaskDistribution:
         quotas = self._quotas
         # Computed before anything changes: within one cycle, no worker changes its connector extra twice.
         trader_by_node = {
-            extras_node: self.connector_extra_trader(extras_node)
+            extras_node: self.worker_that_can_change_connector_extra(extras_node)
             for extras_node in (TASK_EXTRAS_NODE, CONNECTOR_EXTRAS_NODE)
         }
         for origin, target in pairwise((cycle[-1], *cycle)):
@@ -293,12 +293,12 @@ class _FlowPotentials:
         for worker in reversed(self._distribution.workers):
             if (
                 self._may_receive_at_zero_slack(worker, start)
-                and (name := self._swappable_connector(worker, end)) is not None
+                and (name := self._connector_to_pass_at_zero_slack(worker, end)) is not None
             ):
                 return start, worker, name, end
         return ()
 
-    def _swappable_connector(self, worker: int, receiver: int) -> ConnectorName | None:
+    def _connector_to_pass_at_zero_slack(self, worker: int, receiver: int) -> ConnectorName | None:
         """Return a connector of which ``worker`` may release a task that ``receiver`` may receive, both arcs with slack
         0; None if none is found.
 
@@ -310,7 +310,7 @@ class _FlowPotentials:
         distribution = self._distribution
         if worker not in self._candidates_by_worker:
             self._candidates_by_worker[worker] = deque(
-                sorted(name for name, _ in distribution.releasable_task_counts(worker))
+                sorted(name for name, _ in distribution.task_counts_where_releasable(worker))
             )
         candidates = self._candidates_by_worker[worker]
         for _ in range(len(candidates)):
@@ -354,7 +354,7 @@ class _FlowPotentials:
                 break
             arcs: Iterable[tuple[int, _FlowNode]]
             if isinstance(node, str):
-                arcs, workers_not_reached = self._arcs_from_connector(
+                arcs, workers_not_reached = self._arcs_from_connector_and_not_reached(
                     node, workers_not_reached, cost_limit - node_distance
                 )
             else:
@@ -381,7 +381,7 @@ class _FlowPotentials:
             path.append(previous_node[path[-1]])
         return path[::-1]
 
-    def _arcs_from_connector(
+    def _arcs_from_connector_and_not_reached(
         self, name: ConnectorName, workers_not_reached: Sequence[int], slack_limit: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
         """Return the arcs (slack, worker) of connector ``name`` to those workers of ``workers_not_reached`` that may
@@ -415,9 +415,9 @@ class _FlowPotentials:
         (:data:`TASK_EXTRAS_NODE`, :data:`CONNECTOR_EXTRAS_NODE`).
 
         From a worker they lead to the connectors of which it may release a task, and to the extras nodes from which it
-        can get a task extra (:meth:`task_extra_sources_of`). From an extras node they lead to the workers that can give
-        up a task extra to it (:meth:`task_extra_givers_to`), and to the other extras node if some worker can change its
-        connector extra accordingly (:meth:`connector_extra_trader`).
+        can get a task extra (:meth:`nodes_that_can_give_task_extra`). From an extras node they lead to the workers that
+        can give up a task extra to it (:meth:`workers_that_can_give_task_extra`), and to the other extras node if some
+        worker can change its connector extra accordingly (:meth:`worker_that_can_change_connector_extra`).
         """
         distribution, offset = self._distribution, self._offset_by_node
         if node >= 0:
@@ -425,14 +425,14 @@ class _FlowPotentials:
             level = self._level_by_connector
             arcs = [
                 (level[name] + offset_plus_one - current_count, name)
-                for name, current_count in distribution.releasable_task_counts(node)
+                for name, current_count in distribution.task_counts_where_releasable(node)
             ]
             yield from sorted(arc for arc in arcs if arc[0] >= 0)
-            for extras_node in distribution.task_extra_sources_of(node):
+            for extras_node in distribution.nodes_that_can_give_task_extra(node):
                 yield offset[node] - offset[extras_node], extras_node
         else:
-            for worker in distribution.task_extra_givers_to(node):
+            for worker in distribution.workers_that_can_give_task_extra(node):
                 yield offset[node] - offset[worker], worker
-            if distribution.connector_extra_trader(node) is not None:
+            if distribution.worker_that_can_change_connector_extra(node) is not None:
                 other_extras_node = CONNECTOR_EXTRAS_NODE if node == TASK_EXTRAS_NODE else TASK_EXTRAS_NODE
                 yield offset[node] - offset[other_extras_node], other_extras_node

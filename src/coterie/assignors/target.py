@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from coterie.assignors.quotas import Quotas, compute_quotas
-from coterie.assignors.redistribution import Deltas, redistribute_tasks
-from coterie.assignors.spread import even_out_tasks
+from coterie.assignors.redistribution import Deltas, redistribute_tasks_and_set_extras
+from coterie.assignors.spread import even_out_tasks_and_extras
 from coterie.nouns.jobs import ConnectorName
 
 
@@ -76,10 +76,10 @@ def compute_balanced_target(
         task_total=sum(unowned_tasks.values()) + sum(task_count_by_worker),
     )
     if any(task_count_by_worker):
-        deltas = redistribute_tasks(task_counts_by_worker, unowned_tasks, quotas)
-        even_out_tasks(task_counts_by_worker, deltas, quotas)
+        deltas = redistribute_tasks_and_set_extras(task_counts_by_worker, unowned_tasks, quotas)
+        even_out_tasks_and_extras(task_counts_by_worker, deltas, quotas)
     else:
-        deltas = _assign_round_robin(unowned_tasks, quotas)
+        deltas = _assign_round_robin_and_set_extras(unowned_tasks, quotas)
     connector_deltas = [
         quotas.connectors_floor + extra - connector_count
         for connector_count, extra in zip(connector_count_by_worker, quotas.has_connector_extra_by_worker, strict=True)
@@ -90,7 +90,7 @@ def compute_balanced_target(
     ]
 
 
-def _assign_round_robin(unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
+def _assign_round_robin_and_set_extras(unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
     """Distribute ``unowned_tasks``, numbers by connector, round-robin. Only for workers that run no task: this is then
     the best spread.
 

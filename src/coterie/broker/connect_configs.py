@@ -117,7 +117,7 @@ def broker_config_values(settings: BrokerSettings) -> Mapping[str, object]:
     """The value of each of :func:`broker_config_keys` in a broker with these settings."""
     values: dict[str, object] = {
         _PROTOCOLS: ",".join(one for one in GroupProtocol if one in settings.group_protocols),
-        _ASSIGNORS: ",".join(settings.connect_assignors or ()),
+        _ASSIGNORS: ",".join(settings.connect_assignors_or_all or ()),
         _SIZE_MAX: settings.connect_groups.group_size_max,
     }
     for duration in _DURATIONS:
@@ -160,7 +160,7 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
         group_protocols=frozenset(map(GroupProtocol, protocols)),
         connect_groups=replace(settings.connect_groups, **groups),  # type: ignore[arg-type]
         connect_group_config_bounds=replace(settings.connect_group_config_bounds, **bounds),
-        connect_assignors=tuple(assignors) or settings.connect_assignors,
+        connect_assignors_or_all=tuple(assignors) or settings.connect_assignors_or_all,
     )
     for duration in _DURATIONS:
         value_ms, (least, greatest) = (
@@ -173,7 +173,7 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
     return changed
 
 
-def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
+def connect_group_config_keys_if_served(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
     """The definitions of the configs that can be set on one connect group; none if the broker does not serve connect
     groups. The bounds of the values are those of ``settings``. The defaults are those of a broker without any setting;
     those of ``settings`` are in :func:`group_config_defaults`."""
@@ -200,7 +200,7 @@ def group_config_defaults(settings: BrokerSettings) -> Mapping[str, str]:
     }
 
 
-def conflicting_group_configs_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
+def heartbeat_and_session_conflict_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
     """An error message if a group with these ``configs``, each of which is valid, would have a heartbeat interval that
     is not less than its session timeout; else None. None also if no config of connect groups is among them."""
     if not any(name.startswith(GROUP_PREFIX) for name in configs):

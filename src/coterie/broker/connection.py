@@ -31,8 +31,8 @@ from coterie.wire.frames import (
     RequestHeader,
     decode_request_body,
     decode_request_header,
-    encode_response,
-    encode_response_values,
+    encode_response_frame,
+    encode_response_frame_from_values,
     with_length,
 )
 from coterie.wire.kio_entities import Values, build_response
@@ -98,7 +98,7 @@ class Connection:
         """Authenticate the peer, then serve its requests until the connection is to be closed. The caller must then
         call :meth:`abort`. Errors are logged here and not raised."""
         try:
-            if await self._authenticate():
+            if await self._try_authenticate():
                 await self._serve_requests()
         except* WireError as errors:
             self._log_protocol_error(errors.exceptions[0])
@@ -116,7 +116,7 @@ class Connection:
 
     # -- authentication -----------------------------------------------------------------------------------------------
 
-    async def _authenticate(self) -> bool:
+    async def _try_authenticate(self) -> bool:
         """Perform the TLS and SASL handshakes that the settings require. Returns whether the peer may send requests:
         False if the peer has disconnected before the end of SASL, or SASL failed.
 
@@ -128,7 +128,7 @@ class Connection:
             async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
                 if (tls := self._broker.security.tls) is not None:
                     await self._start_tls_and_set_principal(tls)
-                return not settings.security.protocol.has_sasl or await self._authenticate_with_sasl()
+                return not settings.security.protocol.has_sasl or await self._try_authenticate_with_sasl()
         except TimeoutError:
             raise WireError(f"the peer was not authenticated within {settings.handshake_timeout_ms} ms") from None
 
@@ -145,7 +145,7 @@ class Connection:
         name = peer_distinguished_name(self._writer.get_extra_info("ssl_object"))
         self._principal = ANONYMOUS if name is None else Principal(name)
 
-    async def _authenticate_with_sasl(self) -> bool:
+    async def _try_authenticate_with_sasl(self) -> bool:
         """Handle the requests of the SASL exchange, and send their responses, one by one: the principal is unknown
         until the last token. Returns whether the peer is authenticated: False if the peer has disconnected before, or
         authentication failed, which is logged.
@@ -157,11 +157,11 @@ class Connection:
             failed_authentication_delay_ms=self._broker.settings.failed_authentication_delay_ms,
         )
         while exchange.principal is None:
-            frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._broker.settings.frame_size_max))
+            frame = await self._take_budget_and_read_frame(min(TOKEN_SIZE_MAX, self._broker.settings.frame_size_max))
             if frame is None:
                 return False
-            share = self._new_budget_share(len(frame))
-            answer = await self._handle_sasl_frame(exchange, frame, share)
+            share = self._count_request_and_make_budget_share(len(frame))
+            answer = await self._handle_sasl_frame_or_none_to_close(exchange, frame, share)
             if answer is not None:
                 await self._send_response(answer)
                 self._response_count += 1
@@ -186,12 +186,12 @@ class Connection:
         """Log that the connection is closed because of ``error``, a violation of the protocol or an exceeded time
         limit: as a warning at most once a minute for each peer address and kind of error, else at debug level. A client
         may retry in a loop, for instance a client that does not log in."""
-        self.log_limited(f"Connection {self.peer} closed: {error}", kind=kind_of_error(error))
+        self.warn_limited_by_address_and_kind(f"Connection {self.peer} closed: {error}", kind=kind_of_error(error))
 
-    def log_limited(self, message: str, *, kind: str) -> None:
+    def warn_limited_by_address_and_kind(self, message: str, *, kind: str) -> None:
         """Log ``message`` as a warning at most once a minute for each peer address and ``kind``, else at debug
         level."""
-        self._broker.security.protocol_error_rate_limit.warn(
+        self._broker.security.protocol_error_rate_limit.warn_or_debug(
             logger,
             f"{self.peer_host} {kind}",
             message,
@@ -199,7 +199,7 @@ class Connection:
             now_s=asyncio.get_running_loop().time(),
         )
 
-    async def _handle_sasl_frame(
+    async def _handle_sasl_frame_or_none_to_close(
         self, exchange: SaslExchange, frame: bytes, budget_share: RequestBudgetShare
     ) -> bytes | None:
         """The encoded response to one frame of the SASL exchange: a request, or a token without a header (after
@@ -218,11 +218,11 @@ class Connection:
         header = decode_request_header(frame)
         api = self._apis.get(header.api_key)
         is_served = api is not None and header.api_version in api.versions
-        if not exchange.accept_request_or_fail(header, is_served=is_served):
+        if not exchange.accept_request_else_fail_or_raise(header, is_served=is_served):
             if is_served:
                 return _illegal_sasl_state_response(header)
             return _unsupported_version_response_or_raise(header, self._broker.settings)
-        answer = await self._handle_and_encode(await self._decode_request(frame, 0), budget_share, exchange)
+        answer = await self._handle_and_encode(await self._decode_request_or_raise(frame, 0), budget_share, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
         return answer
 
@@ -236,13 +236,13 @@ class Connection:
         self._principal_budget = self._broker.security.budgets.acquire(name)
         try:
             with self._idle_timeout():
-                await self._serve_within_budget(self._principal_budget, budget_shares)
+                await self._serve_until_disconnect_then_cancel(self._principal_budget, budget_shares)
         finally:
             for share in budget_shares:
                 share.release()
             self._broker.security.budgets.release(name)
 
-    async def _serve_within_budget(
+    async def _serve_until_disconnect_then_cancel(
         self, principal_budget: PrincipalByteBudget, budget_shares: set[RequestBudgetShare]
     ) -> None:
         """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet.
@@ -256,20 +256,20 @@ class Connection:
         """
         answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudgetShare]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(self._write_responses(answers, budget_shares))
+            writing = tasks.create_task(self._write_responses_and_release_budgets(answers, budget_shares))
             parked: set[asyncio.Task[bytes | None]] = set()
             has_ended = False
             try:
                 # At the limit of requests in flight, the socket is not read until one request has its response.
                 while await self._in_flight_slots.acquire():
-                    frame = await self._read_frame(self._broker.settings.frame_size_max)
+                    frame = await self._take_budget_and_read_frame(self._broker.settings.frame_size_max)
                     if frame is None:
                         has_ended = True
                         break
                     number = self._member_connection.count_request_and_release_holds()
-                    await self._take_from_principal_budget(principal_budget, len(frame))
-                    asked = await self._decode_request(frame, number)
-                    share = self._new_budget_share(len(frame))
+                    await self._take_budget_or_overdraw_at_eof(principal_budget, len(frame))
+                    asked = await self._decode_request_or_raise(frame, number)
+                    share = self._count_request_and_make_budget_share(len(frame))
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
                     begun = (
@@ -312,7 +312,7 @@ class Connection:
             for answer in (*parked, writing):
                 answer.cancel()
 
-    async def _take_from_principal_budget(self, principal_budget: PrincipalByteBudget, size: int) -> None:
+    async def _take_budget_or_overdraw_at_eof(self, principal_budget: PrincipalByteBudget, size: int) -> None:
         """Take ``size`` bytes of the principal's budget. If they do not fit, log this and wait until they fit; if the
         peer disconnects meanwhile, take them although they do not fit."""
         if principal_budget.has_capacity(size):
@@ -331,7 +331,7 @@ class Connection:
                     principal_budget.take_unchecked(size)
                     return
 
-    def _new_budget_share(self, size: int) -> RequestBudgetShare:
+    def _count_request_and_make_budget_share(self, size: int) -> RequestBudgetShare:
         """Count the request that was just read, and return the share of the budgets of the connection and of the
         principal that it has taken: ``size`` bytes."""
         number = self._request_count
@@ -345,7 +345,7 @@ class Connection:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def _read_frame(self, size_max: int) -> bytes | None:
+    async def _take_budget_and_read_frame(self, size_max: int) -> bytes | None:
         """The next frame without its length, after its bytes are taken from the connection's budget; None if the peer
         has disconnected between two frames.
 
@@ -398,7 +398,7 @@ class Connection:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    async def _write_responses(
+    async def _write_responses_and_release_budgets(
         self,
         answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudgetShare]]",
         budget_shares: set[RequestBudgetShare],
@@ -439,7 +439,7 @@ class Connection:
 
     # -- handling -----------------------------------------------------------------------------------------------------
 
-    async def _decode_request(self, frame: bytes, number: int) -> _DecodedRequest:
+    async def _decode_request_or_raise(self, frame: bytes, number: int) -> _DecodedRequest:
         """The request in ``frame``; ``number`` is the request's number on the connection. A request with many array
         elements is decoded on a thread. A request whose API or version the broker does not support is returned without
         an API and a body.
@@ -455,9 +455,9 @@ class Connection:
             body = decode_request_body(frame, header, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)
             return _DecodedRequest(header, api, body, number=number)
         except TooManyElementsError:
-            return await self._decode_large_request(frame, header, api, number)
+            return await self._decode_large_request_or_raise(frame, header, api, number)
 
-    async def _decode_large_request(
+    async def _decode_large_request_or_raise(
         self, frame: bytes, header: RequestHeader, api: KafkaApi, number: int
     ) -> _DecodedRequest:
         """The request in ``frame``, which has many array elements, decoded on a thread. If it has more than its API
@@ -508,7 +508,7 @@ class Connection:
             principal=self._principal,
             sasl_exchange=exchange,
         )
-        values = api.handle_authorized(self._broker, request)
+        values = api.authorize_and_handle(self._broker, request)
         return (
             self._await_and_encode_values(header, values)
             if isinstance(values, Awaitable)
@@ -547,7 +547,7 @@ def _switch_budgets_to_response(
 def _encode_values(header: RequestHeader, values: Values) -> bytes:
     """The encoded response with ``values``, in the version of the request's ``header``."""
     # The broker has no quotas and throttles no request.
-    return encode_response_values(header, {"throttle_time": 0, **values})
+    return encode_response_frame_from_values(header, {"throttle_time": 0, **values})
 
 
 def _illegal_sasl_state_response(header: RequestHeader) -> bytes:
@@ -564,7 +564,7 @@ def _invalid_request_response(header: RequestHeader, message: str) -> bytes:
 def _error_response(header: RequestHeader, error_values: Values) -> bytes:
     """The encoded response with ``error_values``, and with empty values in all other fields."""
     values = response_with_empty_values(header.api_key, header.api_version, error_values)
-    return encode_response(header, build_response(header.api_key, header.api_version, values))
+    return encode_response_frame(header, build_response(header.api_key, header.api_version, values))
 
 
 def _unsupported_version_response_or_raise(header: RequestHeader, settings: BrokerSettings) -> bytes:
@@ -575,7 +575,7 @@ def _unsupported_version_response_or_raise(header: RequestHeader, settings: Brok
     """
     if header.api_key == API_VERSIONS:
         values: Mapping[str, object] = api_versions_values(ErrorCode.unsupported_version, settings)
-        return encode_response(header, build_response(API_VERSIONS, 0, values))
+        return encode_response_frame(header, build_response(API_VERSIONS, 0, values))
     raise WireError(
         f"the peer sent a request of API {header.api_key} in version {header.api_version},"
         " which this broker does not support"

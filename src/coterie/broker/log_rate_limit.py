@@ -33,7 +33,7 @@ class LogRateLimit:
         self._last_logged[key] = now_s, 0
         return left_out
 
-    def warn(self, logger: logging.Logger, key: str, message: str, *, more: str, now_s: float) -> None:
+    def warn_or_debug(self, logger: logging.Logger, key: str, message: str, *, more: str, now_s: float) -> None:
         """Log ``message`` as a warning if a message of ``key`` may be logged at ``now_s``, a monotonic time; else at
         debug level. If messages of ``key`` were suppressed, "; <number> <more> since the last such message" is added to
         the warning: ``more`` says what they are, for example "more from 10.0.0.1"."""

@@ -127,7 +127,7 @@ async def running_broker(
                 )
                 await connect_groups.load()
             group_count = len(groups.ids()) + (0 if connect_groups is None else len(connect_groups.ids()))
-            _log_data_directory(settings, log, group_count)
+            _log_data_directory_and_disk_space(settings, log, group_count)
 
             def notify_transaction_ended(markers: MarkersWritten) -> None:
                 """Notify each classic group with pending offsets of the transaction that the transaction's markers are
@@ -168,7 +168,7 @@ async def running_broker(
             finally:
                 if connect_groups is not None:
                     connect_groups.refuse_all_from_now_on()
-                    await _let_connections_send_refusals()
+                    await _yield_while_refusals_are_sent()
                 connections.close()
                 groups.close()
                 if connect_groups is not None:
@@ -176,7 +176,7 @@ async def running_broker(
                 for task in background:
                     task.cancel()
                 await _stop_listening(server)
-                await _write_stats(settings, broker)
+                await _write_final_stats_or_warn(settings, broker)
     except BaseExceptionGroup as failures:
         # A cancelled asyncio task raises nothing: a single exception here is the reason why the block has ended.
         if len(failures.exceptions) == 1:
@@ -205,7 +205,9 @@ class _Connections:
             return
         connection = Connection(self.context, reader, writer)
         if refusal := self._connection_refusal_reason(connection.peer_host):
-            connection.log_limited(f"Connection {connection.peer} refused: {refusal}", kind="refused")
+            connection.warn_limited_by_address_and_kind(
+                f"Connection {connection.peer} refused: {refusal}", kind="refused"
+            )
             connection.abort()
             return
         if self.context.security.tls is not None:
@@ -215,7 +217,7 @@ class _Connections:
         task = self._tasks.create_task(connection.run(), name=f"connection {connection.peer}")
         self.asyncio_tasks.add(task)
         self._count_by_address[connection.peer_host] += 1
-        task.add_done_callback(lambda task: self._on_connection_ended(task, connection))
+        task.add_done_callback(lambda task: self._uncount_and_close_ended_connection(task, connection))
 
     def close(self) -> None:
         """Cancel the asyncio tasks of all connections. Connections that the operating system accepts from now on are
@@ -236,7 +238,7 @@ class _Connections:
             )
         return None
 
-    def _on_connection_ended(self, task: asyncio.Task[None], connection: Connection) -> None:
+    def _uncount_and_close_ended_connection(self, task: asyncio.Task[None], connection: Connection) -> None:
         """Called when the asyncio task of a connection has ended: stop counting the connection, and close its
         socket."""
         self.asyncio_tasks.discard(task)
@@ -253,7 +255,7 @@ def _used_assignors(settings: BrokerSettings, assignors: Mapping[str, Assign]) -
 
     :raises WorldError: when the settings name an assignor that is not in ``assignors``.
     """
-    names = assignors.keys() if settings.connect_assignors is None else settings.connect_assignors
+    names = assignors.keys() if settings.connect_assignors_or_all is None else settings.connect_assignors_or_all
     if unknown := sorted(set(names) - assignors.keys()):
         known = ", ".join(sorted(assignors)) or "none"
         raise WorldError(
@@ -262,7 +264,7 @@ def _used_assignors(settings: BrokerSettings, assignors: Mapping[str, Assign]) -
     return {name: assignors[name] for name in names}
 
 
-def _log_data_directory(settings: BrokerSettings, log: BrokerLog, group_count: int) -> None:
+def _log_data_directory_and_disk_space(settings: BrokerSettings, log: BrokerLog, group_count: int) -> None:
     """Log the numbers of topics, records and groups in the data directory, so that an operator notices a wrong
     ``--data`` at once; and a warning if its disk is nearly full."""
     topics = [topic for topic in log.topics.values() if topic.name not in (CLASSIC_TOPIC.name, CONNECT_TOPIC.name)]
@@ -290,7 +292,7 @@ async def _bind(settings: BrokerSettings, connections: _Connections) -> asyncio.
     )
 
 
-async def _let_connections_send_refusals() -> None:
+async def _yield_while_refusals_are_sent() -> None:
     """Let the connections send the refusals that are ready, before the broker closes the connections. A worker whose
     heartbeat response was delayed then receives NOT_COORDINATOR at once; otherwise only the closed connection would
     show that the broker stops."""
@@ -332,7 +334,7 @@ def _bind_errors_with_advice(settings: BrokerSettings) -> Iterator[None]:
         ) from error
 
 
-async def _write_stats(settings: BrokerSettings, broker: Broker) -> None:
+async def _write_final_stats_or_warn(settings: BrokerSettings, broker: Broker) -> None:
     """Write the statistics at the broker's end to ``stats_path`` of the settings, if it is set. If the file cannot be
     written, a warning is logged and no error is raised."""
     if settings.stats_path is not None:

@@ -79,7 +79,7 @@ class MaintenanceSettings:
     initial_delay_ms: int = 30_000
     """``log.initial.task.delay.ms``: from the start of the broker to the first retention check and the first
     compaction."""
-    dedupe_buffer_size: int = 134_217_728
+    dedupe_buffer_bytes: int = 134_217_728
     """``log.cleaner.dedupe.buffer.size``: bytes for the keys in one compaction of a partition. A partition with more
     keys needs several compactions."""
 
@@ -150,11 +150,11 @@ class BrokerSettings:
     always served. Without CONNECT the broker has no API of connect groups, and leaves their records as they are."""
     connect_groups: ConnectGroupSettings = field(default_factory=ConnectGroupSettings)
     """``group.connect.*``: the settings of connect groups, unless a group has its own configs. At its start the broker
-    replaces two of them: ``server_assignors``, by ``connect_assignors``, and ``empty_group_retention_ms``, by the
-    retention of offsets of ``group_limits``."""
+    replaces two of them: ``server_assignors``, by ``connect_assignors_or_all``, and ``empty_group_retention_ms``, by
+    the retention of offsets of ``group_limits``."""
     connect_group_config_bounds: ConnectGroupConfigBounds = field(default_factory=ConnectGroupConfigBounds)
     """The least and the greatest values that the configs of a connect group may have."""
-    connect_assignors: tuple[str, ...] | None = None
+    connect_assignors_or_all: tuple[str, ...] | None = None
     """``group.connect.assignors``: the names of the assignors that compute target assignments in the broker; None: all
     that the broker was given."""
     transactions: TransactionSettings = field(default_factory=TransactionSettings)

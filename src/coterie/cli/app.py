@@ -10,7 +10,7 @@ import typer
 from coterie import __version__
 from coterie.cli import parent
 from coterie.cli.broker.app import broker_app
-from coterie.cli.folders import parse_folder
+from coterie.cli.folders import parse_folder_unless_blank
 from coterie.cli.groups.app import groups_app
 from coterie.cli.options import DEFAULT_URL, UrlOption, with_login_options
 from coterie.cli.plan.command import plan
@@ -63,7 +63,7 @@ JarsFolder = Annotated[
     typer.Option(
         "--in",
         metavar="FOLDER",
-        parser=parse_folder,
+        parser=parse_folder_unless_blank,
         help="The workers' folder of jars; by default coterie/jars in the user's cache folder.",
         show_default=False,
     ),
@@ -213,13 +213,13 @@ def worker(
         logging.getLogger(__name__).warning("%s", warning)
     from coterie.cli.workers import compose
 
-    def reread_and_check_settings() -> None:
+    def check_reread_settings_for_restart() -> None:
         """Raise a CoterieError if this worker could not start again with the present content of its settings file."""
         restarted, _ = settings_file.read_settings_and_warnings(config)
         compose.check_listeners_for_restart(restarted, running=settings)
         compose.check_assignors_and_listeners_installed(restarted)
 
-    sys.exit(compose.run_worker(settings, check_settings=reread_and_check_settings))
+    sys.exit(compose.run_worker(settings, check_settings=check_reread_settings_for_restart))
 
 
 # -- the workers of a group -------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def create_connector(
 
 @connectors_app.command("status")
 @with_login_options
-def show_status(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
+def show_status_of_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Show one connector: its state and worker, its tasks, and the traces of failures."""
     from coterie.cli import connectors
 
@@ -398,7 +398,7 @@ def fetch_jars(
         typer.Option(
             "--to",
             metavar="FOLDER",
-            parser=parse_folder,
+            parser=parse_folder_unless_blank,
             help="Folder for the jars; by default coterie/jars in the user's cache folder. For another folder, set "
             "jars.dir of the workers.",
             show_default=False,
@@ -414,7 +414,7 @@ def fetch_jars(
     """
     from coterie.cli import jars
 
-    jars.fetch_missing_jars(names or (), to, mirror)
+    jars.fetch_missing_or_damaged_jars(names or (), to, mirror)
 
 
 @jars_app.command("list")
@@ -426,7 +426,7 @@ def list_jars(in_: JarsFolder = None) -> None:
 
 
 @jars_app.command("archive")
-def write_class_data_archive(in_: JarsFolder = None) -> None:
+def write_class_data_archive_if_missing(in_: JarsFolder = None) -> None:
     """Archive the classes of Spark and of the workers' jars, so that workers of this user start sooner.
 
     The archive (some 170 MB) is stored in coterie/classes in the user's cache folder. Write another archive when the
@@ -434,4 +434,4 @@ def write_class_data_archive(in_: JarsFolder = None) -> None:
     """
     from coterie.cli import jars
 
-    jars.write_class_data_archive(in_)
+    jars.write_class_data_archive_if_missing(in_)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from coterie.assignors.connect.interface import ConnectAssignor
-from coterie.cli.assignors import make_unusable_assignor_error, read_offered_assignor
+from coterie.cli.assignors import make_unusable_assignor_error, read_and_check_offered_assignor
 from coterie.cli.daemon_thread import PluginCaller
 from coterie.groups.connect import request_checks
 from coterie.member.connect.state import OfferedAssignor
@@ -105,10 +105,10 @@ class AssignorMetadataWatch:
         :raises RuntimeError: when the plug-in raises an exception that is no :class:`Exception`, such as SystemExit.
         """
         offered = await watched.thread.call(
-            lambda: read_offered_assignor(watched.assignor), timeout_ms=self._timeout_ms
+            lambda: read_and_check_offered_assignor(watched.assignor), timeout_ms=self._timeout_ms
         )
         before = watched.offered
-        if before is not None and _unchangeable_fields(offered) != _unchangeable_fields(before):
+        if before is not None and _name_and_version_range(offered) != _name_and_version_range(before):
             raise WorldError("its name, minimum_version and maximum_version must not change while the worker runs")
         others = [one.offered for one in self._assignors if one is not watched and one.offered is not None]
         size = sum(len(one.metadata) for one in (offered, *others))
@@ -160,6 +160,6 @@ class _WatchedAssignor:
             )
 
 
-def _unchangeable_fields(offered: OfferedAssignor) -> tuple[str, int, int]:
+def _name_and_version_range(offered: OfferedAssignor) -> tuple[str, int, int]:
     """The name and the range of versions, which must not change while the worker runs."""
     return offered.name, offered.minimum_version, offered.maximum_version

@@ -36,7 +36,9 @@ def load_assignors(names: Sequence[str], policy: RebalancePolicy, *, key: str) -
     """
     found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
     return [
-        load_plugin(found, name, kind=_KIND, key=key, create=partial(_create_assignor, name=name, policy=policy))
+        load_plugin(
+            found, name, kind=_KIND, key=key, create=partial(_create_assignor_and_check_name, name=name, policy=policy)
+        )
         for name in names
     ]
 
@@ -61,7 +63,7 @@ def load_usable_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssi
     return usable
 
 
-def read_offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
+def read_and_check_offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
     """The name, versions and metadata of ``assignor``, as a worker reports them to the coordinator. Calls the code of
     the plug-in, which may block.
 
@@ -112,7 +114,7 @@ def _make_assign_function(assignor: ConnectAssignor) -> Assign:
     return assign
 
 
-def _create_assignor(assignor_class: Any, name: str, policy: RebalancePolicy) -> ConnectAssignor:
+def _create_assignor_and_check_name(assignor_class: Any, name: str, policy: RebalancePolicy) -> ConnectAssignor:
     """Create an assignor of ``assignor_class``, which takes the ``policy``; ``name`` is that of its entry point.
 
     :raises ValueError: when the assignor has another name; also raises the exceptions of ``assignor_class``.

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.rest_request import send_request
+from coterie.cli.rest_request import send_request_or_raise
 from coterie.nouns.errors import WorldError
 from coterie.rest.paths import encoded_path
 
@@ -22,11 +22,11 @@ _STYLE_BY_STATE = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STO
 def show_connectors(url: str) -> None:
     """Print all connectors, each with its type, state and worker, and the number of its tasks in each state.
 
-    :raises WorldError: see :func:`.send_request`.
+    :raises WorldError: see :func:`.send_request_or_raise`.
     """
     # Two requests, because `expand=status` of Connect omits connectors without a status, as just after their creation.
-    connectors: dict[str, Any] = send_request(url, "GET", "/connectors?expand=info").json()
-    statuses: dict[str, Any] = send_request(url, "GET", "/connectors?expand=status").json()
+    connectors: dict[str, Any] = send_request_or_raise(url, "GET", "/connectors?expand=info").json()
+    statuses: dict[str, Any] = send_request_or_raise(url, "GET", "/connectors?expand=status").json()
     if not connectors:
         _console.print("There are no connectors yet; create one with `coterie connectors create FILE`.")
         return
@@ -63,7 +63,7 @@ def create_connector(url: str, file: Path) -> None:
         body = json.loads(text)
     except ValueError as error:
         raise WorldError(f"{source_name} is not valid JSON: {error}") from error
-    created_connector = send_request(url, "POST", "/connectors", body=body).json()
+    created_connector = send_request_or_raise(url, "POST", "/connectors", body=body).json()
     name = escape(created_connector["name"])
     _console.print(f"Created {name}; check it in some seconds with `coterie connectors status {name} --url {url}`.")
 
@@ -71,9 +71,9 @@ def create_connector(url: str, file: Path) -> None:
 def show_connector_status(url: str, name: str) -> None:
     """Print the state and trace of connector ``name`` and of each of its tasks.
 
-    :raises WorldError: see :func:`.send_request`.
+    :raises WorldError: see :func:`.send_request_or_raise`.
     """
-    status = send_request(url, "GET", _connector_url_path(name, "/status")).json()
+    status = send_request_or_raise(url, "GET", _connector_url_path(name, "/status")).json()
     connector = status["connector"]
     _console.print(f"{escape(status['name'])}: {_state_and_worker_text(connector)}")
     if connector.get("trace"):
@@ -87,27 +87,27 @@ def show_connector_status(url: str, name: str) -> None:
 def pause_connector(url: str, name: str) -> None:
     """Request that connector ``name`` is paused; does not wait until its tasks are paused.
 
-    :raises WorldError: see :func:`.send_request`.
+    :raises WorldError: see :func:`.send_request_or_raise`.
     """
-    send_request(url, "PUT", _connector_url_path(name, "/pause"))
+    send_request_or_raise(url, "PUT", _connector_url_path(name, "/pause"))
     _console.print(f"{escape(name)} is being paused.")
 
 
 def resume_connector(url: str, name: str) -> None:
     """Request that connector ``name`` is resumed; does not wait until its tasks run.
 
-    :raises WorldError: see :func:`.send_request`.
+    :raises WorldError: see :func:`.send_request_or_raise`.
     """
-    send_request(url, "PUT", _connector_url_path(name, "/resume"))
+    send_request_or_raise(url, "PUT", _connector_url_path(name, "/resume"))
     _console.print(f"{escape(name)} is being resumed.")
 
 
 def delete_connector(url: str, name: str) -> None:
     """Delete connector ``name``; does not wait until its tasks have stopped.
 
-    :raises WorldError: see :func:`.send_request`.
+    :raises WorldError: see :func:`.send_request_or_raise`.
     """
-    send_request(url, "DELETE", _connector_url_path(name))
+    send_request_or_raise(url, "DELETE", _connector_url_path(name))
     _console.print(f"{escape(name)} is deleted; its output is kept.")
 
 

@@ -42,7 +42,7 @@ class PluginCaller:
             )
         outcome: Future[ResultT] = Future()
 
-        def call_and_set_outcome() -> None:
+        def call_function_and_set_future() -> None:
             try:
                 try:
                     result = function()
@@ -53,7 +53,7 @@ class PluginCaller:
             else:
                 outcome.set_result(result)
 
-        threading.Thread(target=call_and_set_outcome, name=self._name, daemon=True).start()
+        threading.Thread(target=call_function_and_set_future, name=self._name, daemon=True).start()
         # Shielded: a future that is cancelled could not take the late result.
         waiting = asyncio.shield(asyncio.wrap_future(outcome))
         done, _ = await asyncio.wait([waiting], timeout=timeout_ms / 1000)

@@ -69,22 +69,22 @@ class FleetSettings:
         if self.group_protocol is GroupProtocolName.CONNECT:
             configs = {
                 "initial.rebalance.delay.ms": str(self.initial_rebalance_delay_ms),
-                **self._member_timeout_settings,
+                **self._session_and_heartbeat_settings,
             }
             for name, value in configs.items():
                 options += ["--config", f"group.connect.{name}={value}"]
         return options
 
     @property
-    def common_worker_properties(self) -> Mapping[str, str]:
+    def protocol_and_extra_worker_properties(self) -> Mapping[str, str]:
         """The workers' settings that these fleet settings determine: for the protocol of the group, and
         ``extra_worker_settings``. The address of the broker and the topics are not among them."""
         is_classic = self.group_protocol is GroupProtocolName.CLASSIC
-        timings = self._member_timeout_settings if is_classic else {}
+        timings = self._session_and_heartbeat_settings if is_classic else {}
         return {"group.protocol": self.group_protocol.value, **timings, **self.extra_worker_settings}
 
     @property
-    def _member_timeout_settings(self) -> dict[str, str]:
+    def _session_and_heartbeat_settings(self) -> dict[str, str]:
         """The session timeout and the heartbeat interval, as far as they are set: by the keys that workers of a classic
         group have for them. The broker's configs for a connect group are the same keys after ``group.connect.``."""
         timings = {"session.timeout.ms": self.session_timeout_ms, "heartbeat.interval.ms": self.heartbeat_interval_ms}
@@ -306,7 +306,7 @@ class Fleet:
         temporary_folder = self.settings.data_folder / "tmp"
         temporary_folder.mkdir(parents=True, exist_ok=True)
         return self._children.start_python(
-            name, ["-m", "coterie", *arguments], environment={"TMPDIR": str(temporary_folder)}
+            name, ["-m", "coterie", *arguments], extra_environment={"TMPDIR": str(temporary_folder)}
         )
 
     @property
@@ -339,7 +339,7 @@ class Fleet:
             "status.storage.replication.factor": "1",
             "log.jvm.file": str(self.settings.data_folder / "logs" / f"{name}.jvm.log"),
             "checkpoint.location": str(self.settings.data_folder / "checkpoints"),
-            **self.settings.common_worker_properties,
+            **self.settings.protocol_and_extra_worker_properties,
         }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 
-def parse_folder(text: str) -> Path:
+def parse_folder_unless_blank(text: str) -> Path:
     """Return the path of the folder named ``text``, unchanged: ``~`` is not expanded. The folder need not exist.
 
     :raises typer.BadParameter: when ``text`` is empty or blank, for example from an unset shell variable: an empty path

@@ -12,7 +12,7 @@ import signal
 import sys
 
 
-def kill_process_groups_at_eof() -> None:
+def kill_listed_process_groups_at_eof() -> None:
     """Read lines ``+<process group>`` and ``-<process group>`` until the standard input ends. Then kill the process
     groups that were added and not removed. Ignore SIGINT, SIGTERM and SIGHUP."""
     for ignored_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -29,4 +29,4 @@ def kill_process_groups_at_eof() -> None:
 
 
 if __name__ == "__main__":
-    kill_process_groups_at_eof()
+    kill_listed_process_groups_at_eof()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from coterie.config.worker import check_repository_url
-from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
+from coterie.spark.jar_fetch import fetch_and_replace_jars, has_pinned_digest
 from coterie.spark.jars import (
     FoundJars,
     Jar,
@@ -18,11 +18,11 @@ from coterie.spark.jars import (
     default_jar_folder,
     is_version_of,
     jar_packages,
-    spark_settings_for_jars,
+    jar_settings_unless_user_sets_jars,
 )
 
 
-def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None, mirror: str) -> None:
+def fetch_missing_or_damaged_jars(package_names: Sequence[str], target_folder: Path | None, mirror: str) -> None:
     """Fetch those jars of the packages ``package_names`` that are missing or damaged in the folder ``target_folder``;
     print the result.
 
@@ -30,7 +30,8 @@ def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None,
     ``mirror`` is the URL of a Maven repository.
 
     :raises typer.BadParameter: when ``mirror`` is not a URL of a repository, or a name is not that of a package.
-    :raises WorldError: when there is no default folder, or as described at :func:`coterie.spark.jar_fetch.fetch_jars`.
+    :raises WorldError: when there is no default folder, or as described at
+        :func:`coterie.spark.jar_fetch.fetch_and_replace_jars`.
     """
     try:
         check_repository_url(mirror)
@@ -50,7 +51,7 @@ def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None,
             def show_progress(jar: Jar, byte_count: int) -> None:
                 progress.update(bar, description=jar.file_name, advance=byte_count)
 
-            fetch_jars(missing_jars, folder, repository_url=mirror, on_chunk=show_progress)
+            fetch_and_replace_jars(missing_jars, folder, repository_url=mirror, on_chunk=show_progress)
     typer.echo(
         f"{len(jars)} jars are in {folder} ({len(missing_jars)} of them new); workers that start from now on use them"
     )
@@ -82,7 +83,7 @@ def print_jars(folder: Path | None) -> None:
         typer.echo(f"To fetch the missing jars: coterie jars fetch {' '.join(missing_packages)}")
 
 
-def write_class_data_archive(folder: Path | None) -> None:
+def write_class_data_archive_if_missing(folder: Path | None) -> None:
     """Write the class-data archive of the JVM for workers that use the jars in ``folder``, so that they start sooner;
     do nothing if the archive exists. Starts Spark.
 
@@ -97,7 +98,7 @@ def write_class_data_archive(folder: Path | None) -> None:
     from coterie.spark.settings import SparkConfig
     from coterie.spark.warmup import run_spark_to_write_archive
 
-    jars = spark_settings_for_jars(folder or default_jar_folder(os.environ), {})
+    jars = jar_settings_unless_user_sets_jars(folder or default_jar_folder(os.environ), {})
     with tempfile.TemporaryDirectory(prefix="coterie-archive-") as scratch_folder_name:
         scratch_folder = Path(scratch_folder_name)
         settings = make_spark_settings(jars, scratch_folder)

@@ -51,7 +51,9 @@ def load_listeners(names: Sequence[str], *, key: str) -> list[NamedListener]:
     """
     found = entry_points(group=LISTENER_ENTRY_POINTS)
     return [
-        NamedListener(name=name, listener=load_plugin(found, name, kind=_KIND, key=key, create=_create_listener))
+        NamedListener(
+            name=name, listener=load_plugin(found, name, kind=_KIND, key=key, create=_create_listener_and_check_methods)
+        )
         for name in names
     ]
 
@@ -64,7 +66,7 @@ def check_listeners_installed(names: Sequence[str], *, key: str) -> None:
     check_registered_exactly_once(LISTENER_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
-def _create_listener(listener_class: Any) -> WorkerRebalanceListener:
+def _create_listener_and_check_methods(listener_class: Any) -> WorkerRebalanceListener:
     listener: WorkerRebalanceListener = listener_class()
     for method in ("on_revoked", "on_assigned", "on_lost"):
         if not callable(getattr(listener, method, None)):
@@ -219,7 +221,7 @@ class RebalanceListenerThread:
         the listeners."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
-                function = partial(self._call_on_assignment, name, assignor, news.assignment)
+                function = partial(self._call_on_assignment_and_after_assignment, name, assignor, news.assignment)
                 yield _PluginCall(
                     plugin_kind_and_name=f"assignor {name}", method_name="on_assignment", function=function
                 )
@@ -243,7 +245,9 @@ class RebalanceListenerThread:
                         plugin_kind_and_name=plugin, method_name="on_lost", function=partial(listener.on_lost, jobs)
                     )
 
-    def _call_on_assignment(self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
+    def _call_on_assignment_and_after_assignment(
+        self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember
+    ) -> None:
         """Call the assignor's `on_assignment`, then ``after_assignment``. A separate function, so that an assignor
         without that method causes an error of the call, which is logged."""
         try:

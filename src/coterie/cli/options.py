@@ -64,7 +64,7 @@ def with_login_options(command: CommandT) -> CommandT:
 
     @functools.wraps(command)
     def command_with_login(*arguments: Any, user: str | None = None, ca: Path | None = None, **options: Any) -> Any:
-        password = _read_or_prompt_password(user) if user is not None else ""
+        password = _password_from_environment_or_prompt(user) if user is not None else ""
         token = _login.set(RestLogin(user=user, password=password, ca_file=ca))
         try:
             return command(*arguments, **options)
@@ -82,7 +82,7 @@ def with_login_options(command: CommandT) -> CommandT:
     return command_with_login  # type: ignore[return-value]
 
 
-def _read_or_prompt_password(user: str) -> str:
+def _password_from_environment_or_prompt(user: str) -> str:
     """The password of ``user``, from the environment, else from a prompt. A password is never an option, because every
     process on the machine can read command lines."""
     import os

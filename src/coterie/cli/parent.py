@@ -29,7 +29,7 @@ def exit_with_parent() -> None:
         threading.Thread(target=_kill_process_group_at_eof, args=(int(descriptor),), name="parent", daemon=True).start()
 
 
-def prepare_environment_for_exec() -> dict[str, str]:
+def make_pipe_inheritable_for_exec() -> dict[str, str]:
     """The environment variables to add when this process replaces itself (``exec``), so that the new process watches
     the parent's pipe too. Empty if this process watches no pipe.
 

@@ -20,7 +20,7 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
     :raises ConfigError: when no entry point, or several, have this name, the class cannot be imported, or ``create``
         fails.
     """
-    entry = find_entry_point(found, name, kind=kind, key=key)
+    entry = find_sole_entry_point_or_raise(found, name, kind=kind, key=key)
     try:
         plugin = create(entry.load())
     except Exception as error:
@@ -39,10 +39,10 @@ def check_registered_exactly_once(group: str, names: Sequence[str], *, kind: str
     """
     found = entry_points(group=group)
     for name in names:
-        find_entry_point(found, name, kind=kind, key=key)
+        find_sole_entry_point_or_raise(found, name, kind=kind, key=key)
 
 
-def find_entry_point(found: EntryPoints, name: str, *, kind: str, key: str) -> EntryPoint:
+def find_sole_entry_point_or_raise(found: EntryPoints, name: str, *, kind: str, key: str) -> EntryPoint:
     """The entry point of ``found`` with this name. Nothing is imported. ``kind`` and ``key`` are for the message: the
     kind of plug-in, and the config key that contains the name.
 

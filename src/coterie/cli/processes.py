@@ -142,11 +142,11 @@ class Children:
         self.close()
 
     def start_python(
-        self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None
+        self, name: str, arguments: Sequence[str], *, extra_environment: Mapping[str, str] | None = None
     ) -> Child:
         """Start ``python`` with ``arguments`` as a child; its output is appended to ``<logs>/<name>.log``.
 
-        ``environment`` is added to the variables of this process.
+        ``extra_environment`` is added to the variables of this process.
         """
         self._log_folder.mkdir(parents=True, exist_ok=True)
         log_path = self._log_folder / f"{name}.log"
@@ -158,7 +158,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 env={
                     **os.environ,
-                    **(environment or {}),
+                    **(extra_environment or {}),
                     PIPE_DESCRIPTOR_VARIABLE: str(self._pipe_read_end),
                     "PYTHONUNBUFFERED": "1",
                 },

@@ -31,7 +31,7 @@ def open_http_client() -> httpx.Client:
     )
 
 
-def send_request(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
+def send_request_or_raise(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
     """Send one request to the worker at ``url``, with ``body`` as JSON, and return the response if it is a success.
 
     :raises WorldError: when the worker does not respond, ``url`` is not valid, or the response is an error (then with
@@ -41,13 +41,13 @@ def send_request(url: str, method: str, path: str, *, body: object = None) -> ht
         with open_http_client() as client:
             response = client.request(method, url.rstrip("/") + path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise WorldError(unreachable_message(url, error)) from error
+        raise WorldError(no_response_message(url, error)) from error
     if response.is_error:
         raise WorldError(f"{error_message(response)} (HTTP {response.status_code} from {url})")
     return response
 
 
-def unreachable_message(url: str, error: Exception) -> str:
+def no_response_message(url: str, error: Exception) -> str:
     """The message for a request to ``url`` that failed with ``error``, without a response."""
     if (message := tls_failure_message(url, error)) is not None:
         return message

@@ -100,7 +100,7 @@ class ConfigKey:
     name_in_validator_errors: str = ""
     """The name in the messages of the validator; empty means ``name``. As in Connect, such messages about a key of a
     transform, predicate or converter have the key without its prefix."""
-    may_hold_password: bool = False
+    is_hidden_in_errors: bool = False
     """Whether error messages hide the value although its type is not PASSWORD, because the value may contain a
     password, as a URL may."""
 
@@ -112,7 +112,8 @@ class ConfigKey:
     @property
     def recommended_values(self) -> tuple[str, ...]:
         """The values among which a form lets the user choose, sorted; empty when the key has no list of valid values.
-        No others are valid, except further names of the same plug-ins (:attr:`OneOfPluginClasses.other_names`)."""
+        No others are valid, except further names of the same plug-ins
+        (:attr:`OneOfPluginClasses.also_accepted_names`)."""
         return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf | OneOfPluginClasses) else ()
 
     def normalized_value(self, value: str) -> str:
@@ -134,7 +135,7 @@ class ConfigKey:
         name, reason = self.name_in_type_errors or self.name, type_error(self.type, value)
         if reason is None and self.validator is not None:
             name, reason = self.name_in_validator_errors or self.name, self.validator(value.strip())
-        shown_value = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
+        shown_value = Secret(value) if self.type is Type.PASSWORD or self.is_hidden_in_errors else value
         if self.type is Type.LIST:
             shown_value = f"[{', '.join(split_list(value))}]"  # As Java writes a list.
         return None if reason is None else invalid_value_message(name, shown_value, reason)
@@ -169,7 +170,7 @@ class ConfigKey:
             return None
         if isinstance(self.validator, OneOfPluginClasses) and self.validator(value.strip()) is not None:
             return None
-        parsed = parse_value(self.type, value)
+        parsed = parse_checked_value(self.type, value)
         match parsed:
             case bool():
                 return str(parsed).lower()
@@ -225,7 +226,7 @@ class ConfigDef:
             raise ConfigError({name: [message]})
         if text is None:
             return None
-        value = parse_value(key.type, text)
+        value = parse_checked_value(key.type, text)
         assert isinstance(value, type_), f"{name} is of type {key.type}"
         return value
 
@@ -257,7 +258,7 @@ def type_error(type_: Type, value: str) -> str | None:
             return None
 
 
-def parse_value(type_: Type, text: str) -> ConfigValue:
+def parse_checked_value(type_: Type, text: str) -> ConfigValue:
     """``text`` as a value of ``type_``. The caller has checked ``text`` with :func:`type_error`.
 
     :raises ValueError: when ``type_`` is a type of numbers and ``text`` is not a number.
@@ -331,11 +332,11 @@ class OneOfPluginClasses:
     values: tuple[str, ...]
     interface_name: str
     """The name of Connect's interface for this type of plug-in, for error messages."""
-    other_names: frozenset[str] = frozenset()
+    also_accepted_names: frozenset[str] = frozenset()
     """Further names that are accepted, such as names without the package."""
 
     def __call__(self, value: str) -> str | None:
-        if value in self.values or value in self.other_names:
+        if value in self.values or value in self.also_accepted_names:
             return None
         return f"Class {value} could not be found."
 

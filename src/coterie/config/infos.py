@@ -36,7 +36,7 @@ class ConfigInfos:
     """The class of the connector, as the config names it."""
     configs: tuple[ConfigInfo, ...]
     """All keys that the connector has with this config, and all other keys with an error, in the order of a form."""
-    client_property_message: str | None = field(default=None, repr=False)
+    client_property_type_error: str | None = field(default=None, repr=False)
     """The message about a property of a Kafka client, such as ``producer.override.linger.ms``, whose value is not of
     the property's type. Connect refuses the request then, instead of reporting the error of the key. None: there is no
     such value."""
@@ -107,20 +107,20 @@ def make_config_infos(
     config: Mapping[str, str],
     errors_by_key: Mapping[str, Sequence[str]],
     *,
-    written_config: Mapping[str, str] | None = None,
+    config_with_references: Mapping[str, str] | None = None,
 ) -> ConfigInfos:
     """The result of a validation of ``config`` with the keys of ``definition``. ``name`` is the connector's class, as
     the config names it. A key of ``errors_by_key`` that is not in ``definition`` is added, without a definition and a
     value.
 
-    ``written_config`` is the config as the client sent it, with references where ``config`` has their secrets; None:
-    the client sent ``config`` itself. The result contains the references, not the secrets.
+    ``config_with_references`` is the config as the client sent it, with references where ``config`` has their secrets;
+    None: the client sent ``config`` itself. The result contains the references, not the secrets.
     """
     configs = tuple(
         ConfigInfo(
             name=key.name,
             key=key,
-            value=_shown_value(key, config, config if written_config is None else written_config),
+            value=_shown_value(key, config, config if config_with_references is None else config_with_references),
             errors=tuple(errors_by_key.get(key.name, ())),
         )
         for key in definition.keys
@@ -129,11 +129,11 @@ def make_config_infos(
     return ConfigInfos(connector_class=name, configs=(*configs, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
 
-def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapping[str, str]) -> str | None:
+def _shown_value(key: ConfigKey, config: Mapping[str, str], config_with_references: Mapping[str, str]) -> str | None:
     """The value of ``key`` for :attr:`ConfigInfo.value`: ``[hidden]`` for a password. For any other key whose value has
     a reference to a secret, it is the value as the client sent it; else the parsed value as text. None when the key has
     neither a value nor a default, or the value is not of the key's type or names an unknown class."""
-    written_value = written_config.get(key.name, key.default)
+    written_value = config_with_references.get(key.name, key.default)
     is_reference = written_value != config.get(key.name, key.default) and key.type is not Type.PASSWORD
     return written_value if is_reference else key.shown_value(written_value)
 

@@ -38,7 +38,7 @@ class InterWorkerSettings(BaseModel):
     @property
     def inter_worker_key_size_bytes(self) -> int:
         """The size of the session key in bytes, rounded up."""
-        bits = self.inter_worker_key_size or signature_algorithms.key_size_bits(
+        bits = self.inter_worker_key_size or signature_algorithms.default_key_size_bits(
             self.inter_worker_key_generation_algorithm
         )
         return (bits + 7) // 8

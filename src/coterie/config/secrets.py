@@ -80,7 +80,7 @@ class _KnownSecrets:
         self._followed_texts: frozenset[str] = frozenset()
         """The texts that all followers have received."""
 
-    def add_follower(self, follower: SecretsFollower) -> None:
+    def add_follower_and_call_it(self, follower: SecretsFollower) -> None:
         """Call ``follower`` with all known secrets: once now, and again each time new secrets are added, until
         :meth:`remove_follower`. If the call now raises an exception, this method raises the exception, and ``follower``
         is not called again."""
@@ -95,8 +95,8 @@ class _KnownSecrets:
                 raise
 
     def remove_follower(self, follower: SecretsFollower) -> None:
-        """Do not call ``follower`` any more; does nothing if :meth:`add_follower` was not called with it. A call of
-        ``follower`` that has begun continues."""
+        """Do not call ``follower`` any more; does nothing if :meth:`add_follower_and_call_it` was not called with it. A
+        call of ``follower`` that has begun continues."""
         with self._lock:
             self._followers = tuple(other for other in self._followers if other != follower)
 
@@ -140,7 +140,8 @@ def register_secret_to_hide(value: str) -> None:
     its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL. A text that is shorter
     than :data:`HIDDEN_SIZE_MIN` is not hidden.
 
-    :raises SecretNotHiddenError: when a follower (:func:`add_secrets_follower`) cannot hide ``value``: do not use it.
+    :raises SecretNotHiddenError: when a follower (:func:`add_secrets_follower_and_call_it`) cannot hide ``value``: do
+        not use it.
     """
     plain_texts = {value, value.strip(), *(line.strip() for line in value.splitlines())}
     escaped_texts = {
@@ -158,7 +159,7 @@ def hide_secrets(text: str) -> str:
     return _known_secrets.hide(text)
 
 
-def add_secrets_follower(follower: SecretsFollower) -> None:
+def add_secrets_follower_and_call_it(follower: SecretsFollower) -> None:
     """Call ``follower`` with all values of references that this process has resolved: once now, and again for each new
     value, until :func:`remove_secrets_follower`. :func:`register_secret_to_hide` makes the later calls before it
     returns.
@@ -168,12 +169,12 @@ def add_secrets_follower(follower: SecretsFollower) -> None:
 
     :raises SecretNotHiddenError: when the call now raises it; ``follower`` is then not called again.
     """
-    _known_secrets.add_follower(follower)
+    _known_secrets.add_follower_and_call_it(follower)
 
 
 def remove_secrets_follower(follower: SecretsFollower) -> None:
-    """Do not call ``follower`` any more, if it was given to :func:`add_secrets_follower`; a call that has begun
-    continues. Never waits."""
+    """Do not call ``follower`` any more, if it was given to :func:`add_secrets_follower_and_call_it`; a call that has
+    begun continues. Never waits."""
     _known_secrets.remove_follower(follower)
 
 

@@ -118,7 +118,7 @@ class KafkaSecurity:
 
         :raises ConfigError: lists each invalid or missing key, with the reason.
         """
-        return cls(**_SecurityParser(properties).parse())
+        return cls(**_SecurityParser(properties).kafka_security_fields_or_raise())
 
 
 class _SecurityParser:
@@ -133,7 +133,7 @@ class _SecurityParser:
         self._endpoint_identification = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
         self._errors: dict[str, list[str]] = {}
 
-    def parse(self) -> dict[str, Any]:
+    def kafka_security_fields_or_raise(self) -> dict[str, Any]:
         """The fields of a :class:`KafkaSecurity`.
 
         :raises ConfigError: lists each invalid or missing key, with the reason.
@@ -172,14 +172,16 @@ class _SecurityParser:
             )
         username, password = self._set_values.get("sasl.username"), self._set_values.get("sasl.password")
         if "sasl.jaas.config" in self._set_values and not (username or password):
-            username, password = self._jaas_credentials(mechanism)
+            username, password = self._jaas_credentials_or_record_error(mechanism)
         elif not (username and password):
             self._record_missing(
-                "sasl.username", "sasl.password", reason=f"with security.protocol {self._security_protocol()}"
+                "sasl.username",
+                "sasl.password",
+                reason=f"with security.protocol {self._security_protocol_as_written()}",
             )
         return {"mechanism": mechanism, "username": username or "", "password": password or ""}
 
-    def _jaas_credentials(self, mechanism: str) -> tuple[str | None, str | None]:
+    def _jaas_credentials_or_record_error(self, mechanism: str) -> tuple[str | None, str | None]:
         """User and password in ``sasl.jaas.config``, a text ``…LoginModule required username="…" password="…";`` for
         the SASL ``mechanism``. If the text is invalid, an error is recorded and both are None."""
         match_ = _JAAS_PATTERN.fullmatch(self._set_values["sasl.jaas.config"])
@@ -205,8 +207,10 @@ class _SecurityParser:
 
     def tls_fields(self) -> dict[str, Any]:
         """The fields of a :class:`TlsFiles`, from the keys ``ssl.*``. Errors are recorded."""
-        truststore = self._set_values.get("ssl.ca.location") or self._pem_location("truststore", "set ssl.ca.location")
-        keystore = self._pem_location("keystore", "set ssl.certificate.location and ssl.key.location")
+        truststore = self._set_values.get("ssl.ca.location") or self._store_location_and_check_pem(
+            "truststore", "set ssl.ca.location"
+        )
+        keystore = self._store_location_and_check_pem("keystore", "set ssl.certificate.location and ssl.key.location")
         certificate = self._set_values.get("ssl.certificate.location") or keystore
         key = self._set_values.get("ssl.key.location") or keystore
         if bool(certificate) != bool(key):
@@ -222,9 +226,9 @@ class _SecurityParser:
             "key_password": self._set_values.get("ssl.key.password"),
         }
 
-    def _pem_location(self, store: str, alternative: str) -> str | None:
+    def _store_location_and_check_pem(self, store: str, advice_if_not_pem: str) -> str | None:
         """The value of ``ssl.<store>.location`` (``store`` is "truststore" or "keystore"), or None when it is not set.
-        If the store has another type than PEM, an error is recorded; its message recommends ``alternative``."""
+        If the store has another type than PEM, an error is recorded; its message recommends ``advice_if_not_pem``."""
         location, type_ = (
             self._set_values.get(f"ssl.{store}.location"),
             self._set_values.get(f"ssl.{store}.type", "JKS").upper(),
@@ -233,12 +237,12 @@ class _SecurityParser:
             self._record_invalid(
                 f"ssl.{store}.type",
                 f"only PEM can be read; export the store (keytool -importkeystore to PKCS12, then openssl pkcs12) and "
-                f"name the PEM file with ssl.{store}.type=PEM, or {alternative}",
+                f"name the PEM file with ssl.{store}.type=PEM, or {advice_if_not_pem}",
                 shown_value=type_,
             )
         return location
 
-    def _security_protocol(self) -> str:
+    def _security_protocol_as_written(self) -> str:
         """The value of ``security.protocol``. Call this only if the key is set, as it is whenever SASL is used."""
         return self._set_values["security.protocol"]
 

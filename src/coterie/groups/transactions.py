@@ -221,7 +221,7 @@ def on_end_transaction(turn: _Turn, request: EndTransaction) -> None:
     elif request.bumps_epoch and not request.is_commit:
         # The producer may have sent batches that have not arrived yet. In a new epoch they are rejected.
         producer = _with_next_epoch_or_fresh_id(written.producer, request.fresh_producer_id)
-        _write_complete_state(turn, written, complete, producer=producer)
+        _write_ended_transaction_state(turn, written, complete, producer=producer)
         turn.reply(producer=producer)
     elif request.bumps_epoch or written.state is not complete:
         raise KafkaRefusal(ErrorCode.invalid_txn_state)
@@ -301,11 +301,11 @@ def _write_markers_and_state(
             partitions=written.partitions,
         )
     )
-    _write_complete_state(turn, written, state, producer=producer)
+    _write_ended_transaction_state(turn, written, state, producer=producer)
     turn.effects.append(CancelTimer())
 
 
-def _write_complete_state(
+def _write_ended_transaction_state(
     turn: _Turn, written: TransactionWritten, state: TransactionState, *, producer: ProducerIdAndEpoch
 ) -> None:
     """Write ``state`` without an open transaction; ``producer`` is the present producer from now on."""

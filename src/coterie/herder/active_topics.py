@@ -67,7 +67,7 @@ def _topics_after_pending_appends(herder: Herder, name: ConnectorName) -> frozen
 # -- the append, together with that of the statuses -------------------------------------------------------------------
 
 
-def mark_queued_lines_in_flight(turn: Turn) -> tuple[NewTopicRecord, ...]:
+def mark_queued_topics_in_flight(turn: Turn) -> tuple[NewTopicRecord, ...]:
     """Return the queued lines of active topics, for an append that the caller orders. Move them from ``queued_topics``
     to ``topics_in_flight``."""
     work = turn.herder.work
@@ -80,7 +80,7 @@ def clear_topics_in_flight(turn: Turn) -> None:
     turn.herder.work.topics_in_flight = {}
 
 
-def requeue_failed_lines(turn: Turn) -> None:
+def requeue_topics_in_flight(turn: Turn) -> None:
     """Queue the lines of a failed append again, before the lines that are queued already; of one topic, only the newer
     line is kept. If the connector was deleted since then, only tombstones of its topics are kept."""
     herder = turn.herder

@@ -29,12 +29,12 @@ checks only if it could not split the connector's config."""
 
 
 def set_closed_checkpoint_timer(turn: Turn, connector: ConnectorName) -> None:
-    """Set the timer of :func:`create_next_generation_if_awaited`, because a task of ``connector`` waits for another
+    """Set the timer of :func:`order_next_generation_if_awaited`, because a task of ``connector`` waits for another
     config."""
     turn.emit(SetTimer(timer=ClosedCheckpointCheckDue(connector=connector), at_ms=turn.now_ms + FINISH_CHECK_DELAY_MS))
 
 
-def create_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
+def order_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
     """The timer has fired. If a task of the connector still waits here for another config, set the timer again, and
     order the chore :class:`CreateNextCheckpointGeneration`, which finds out whether another worker is creating the
     generation.
@@ -49,7 +49,7 @@ def create_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDu
     connector = herder.config.connector(name)
     # The worker that owns the connector splits it and publishes the task configs, unless the config cannot be split.
     is_at_work = name in herder.work.connectors_creating_generation or _is_splittable_here(turn, name)
-    if connector is None or is_at_work or not herder.lifecycle.is_runtime_open or herder.lifecycle.is_leaving:
+    if connector is None or is_at_work or not herder.lifecycle.is_runtime_open or herder.lifecycle.is_shutting_down:
         return
     if herder.place.has_valid_lease(turn.now_ms):
         herder.work.connectors_creating_generation.add(name)
@@ -78,7 +78,7 @@ def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreation
     if connector.task_configs == configs:
         return
     connectors.on_generation_creation_ended(turn, name)
-    must_wait_for_key = not herder.place.is_leader and signing.awaits_session_key(herder)
+    must_wait_for_key = not herder.place.is_leader_with_current_assignment and signing.awaits_session_key(herder)
     publication_text = (
         "will publish them when it has the group's session key" if must_wait_for_key else "publishes them now"
     )
@@ -88,7 +88,7 @@ def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreation
             f"configs, for which tasks of this worker wait; this worker {publication_text}"
         )
     )
-    if herder.place.is_leader:
+    if herder.place.is_leader_with_current_assignment:
         request = PutTaskConfigs(connector=name, configs=configs, incarnation=connector.incarnation)
         submit_own_write_as_leader(turn, request)
     elif not must_wait_for_key:
@@ -104,7 +104,7 @@ def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreation
         )
 
 
-def log_publication_refusal(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
+def warn_if_awaited_publication_refused(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
     """A publication of task configs has ended. If the leader refused them or could not be reached (``refusal`` is the
     reason; None: they were accepted), and a task waits here for them, log the refusal.
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder.requests.ids import ClientRequestId
-from coterie.herder.session_keys import SessionKey, decode_base64
+from coterie.herder.session_keys import SessionKey, decode_base64_or_raise
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.logger_levels import LoggerLevel
@@ -123,7 +123,7 @@ def parse_line(key: bytes | None, value: bytes | None) -> ConfigRecord:
     """Parse one line of the config topic; invalid and unknown lines become :class:`IgnoredLine`. The prefixes of keys
     are tried in Connect's order. No line raises an exception."""
     name = key.decode(errors="replace") if key is not None else ""
-    body = _parse_json_object(value)
+    body = _json_object_or_none(value)
     if value is not None and body is None:
         return IgnoredLine(log_message=f"Ignoring key {name!r} in the config topic: its value is not a JSON object")
     if name.startswith("target-state-"):
@@ -241,7 +241,7 @@ def _parse_session_key(body: Mapping[str, object] | None) -> ConfigRecord:
             log_message="Ignoring a session key: its key, algorithm or creation-timestamp is missing or invalid"
         )
     try:
-        decoded = decode_base64(key)
+        decoded = decode_base64_or_raise(key)
     except ValueError as error:
         return IgnoredLine(log_message=f"Ignoring a session key: {error}")
     if not decoded:
@@ -257,7 +257,7 @@ def connector_line(connector: ConnectorName, config: Mapping[str, str], incarnat
     return _make_line(f"connector-{connector}", {"properties": dict(config), "incarnation": incarnation})
 
 
-def deletion_lines(connector: ConnectorName) -> tuple[NewTopicRecord, ...]:
+def connector_and_target_state_tombstones(connector: ConnectorName) -> tuple[NewTopicRecord, ...]:
     """The lines that delete a connector: the tombstone of its config, then the tombstone of its target state, which is
     Connect's order."""
     return (_make_line(f"connector-{connector}", None), _make_line(f"target-state-{connector}", None))
@@ -294,7 +294,9 @@ def logger_level_line(written: LoggerLevelWritten) -> NewTopicRecord:
     return _make_line(f"logger-cluster-{written.logger}", {"level": written.level.value})
 
 
-def with_request_id(lines: tuple[NewTopicRecord, ...], request: ClientRequestId) -> tuple[NewTopicRecord, ...]:
+def with_request_id_in_last_non_tombstone(
+    lines: tuple[NewTopicRecord, ...], request: ClientRequestId
+) -> tuple[NewTopicRecord, ...]:
     """``lines``, with the id of the request that writes them added to the last of them that is no tombstone; there must
     be such a line. Connect ignores the id."""
     last = max(number for number, line in enumerate(lines) if line.value is not None)
@@ -328,7 +330,7 @@ def encode_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _parse_json_object(value: bytes | None) -> Mapping[str, object] | None:
+def _json_object_or_none(value: bytes | None) -> Mapping[str, object] | None:
     """The JSON object in ``value``; None for a tombstone, and when ``value`` is no JSON object."""
     if value is None:
         return None

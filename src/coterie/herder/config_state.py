@@ -99,7 +99,7 @@ class ConfigState:
         """The clients' requests whose lines were read last, at most :data:`WRITTEN_REQUESTS_MAX`, in the order of the
         lines."""
         self._affected: set[ConnectorName] | None = set()
-        """What the next call of :meth:`take_affected_connectors` returns."""
+        """What the next call of :meth:`take_affected_or_none_if_all` returns."""
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
@@ -139,7 +139,7 @@ class ConfigState:
                 self._affected = None
         return None
 
-    def take_affected_connectors(self) -> frozenset[ConnectorName] | None:
+    def take_affected_or_none_if_all(self) -> frozenset[ConnectorName] | None:
         """Return, and forget, the connectors that the lines since the last call have changed, or whose restart they
         have requested. None, which means all connectors, if there is a new session key: the task configs of any
         connector may wait for it."""
@@ -212,7 +212,7 @@ class ConfigState:
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
-    def connector_names(self) -> list[ConnectorName]:
+    def sorted_connector_names(self) -> list[ConnectorName]:
         """The names of all connectors, sorted."""
         return sorted(self._connectors)
 

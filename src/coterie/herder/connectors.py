@@ -34,11 +34,11 @@ from coterie.herder.work import (
     Affected,
     LocalConnector,
     NotSplit,
-    PendingTaskConfigsPublication,
     PublishedTaskConfigs,
     SplitComplete,
     SplitRetryPending,
     Splitting,
+    TaskConfigsPublicationInProgress,
     TaskConfigsPublishRetryPending,
     UnpublishedTaskConfigs,
     Unsplittable,
@@ -66,17 +66,17 @@ def reconcile(turn: Turn, affected: Affected = None) -> None:
             local_connectors[name] = LocalConnector()
     for name in sorted(local_connectors if affected is None else local_connectors.keys() & frozenset(affected)):
         if name in herder.place.assigned:
-            _reconcile_connector(turn, name, local_connectors[name])
+            _reconcile_assigned_connector(turn, name, local_connectors[name])
         else:
             if name in herder.work.last_reported:
-                statuses.report_released_job(turn, name)
-            _stop_connector(turn, name, local_connectors[name])
+                statuses.report_release_or_deletion(turn, name)
+            _discard_split_and_stop(turn, name, local_connectors[name])
             # During a split the entry stays until the chore ends, so that the connector never has two split chores.
             if not isinstance(local_connectors[name].state, Splitting):
                 del local_connectors[name]
 
 
-def _reconcile_connector(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
+def _reconcile_assigned_connector(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
     """Start, continue or end the split of one assigned connector, as its config and its target state require, and
     report its status. Does nothing while the config log is behind the last assignment, the runtime is not open, or the
     worker is leaving or relaunching."""
@@ -86,25 +86,25 @@ def _reconcile_connector(turn: Turn, name: ConnectorName, local_connector: Local
         not herder.is_caught_up
         or not herder.lifecycle.is_runtime_open
         or herder.lifecycle.is_relaunching
-        or herder.lifecycle.is_leaving
+        or herder.lifecycle.is_shutting_down
     ):
         return
     if connector is None:
-        _stop_connector(turn, name, local_connector)
+        _discard_split_and_stop(turn, name, local_connector)
         statuses.report_deleted_job(turn, name)
         return
     match herder.config.target_state(name):
         case TargetState.PAUSED:
-            _stop_connector(turn, name, local_connector)
+            _discard_split_and_stop(turn, name, local_connector)
             statuses.report_status(turn, name, JobState.PAUSED)
         case TargetState.STOPPED:
-            _stop_connector(turn, name, local_connector)
+            _discard_split_and_stop(turn, name, local_connector)
             statuses.report_status(turn, name, JobState.STOPPED)
         case TargetState.STARTED:
             _reconcile_connector_to_be_started(turn, name, local_connector, connector)
 
 
-def _stop_connector(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
+def _discard_split_and_stop(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
     """Discard the result of the last split, and order the runtime to stop the connector, which ends a running split. If
     the connector is started then or later, it is split again. Does nothing if it was not split, or its split has
     already been ended."""
@@ -128,7 +128,7 @@ def _reconcile_connector_to_be_started(
     match local_connector.state:
         case Splitting(config_line_offset=written_at):
             if written_at != connector.config_line_offset:
-                _stop_connector(turn, name, local_connector)
+                _discard_split_and_stop(turn, name, local_connector)
         case Unsplittable(config_line_offset=written_at, commit_line_offset=committed_at, trace=trace) if (
             written_at == connector.config_line_offset and committed_at == connector.commit_line_offset
         ):
@@ -137,7 +137,7 @@ def _reconcile_connector_to_be_started(
             written_at == connector.config_line_offset and turn.now_ms < waits.retry_at_ms
         ):
             statuses.report_status(turn, name, JobState.RESTARTING, waits.trace)
-        case SplitComplete() as state if _is_split_current(herder, name, state, connector):
+        case SplitComplete() as state if _is_split_up_to_date(herder, name, state, connector):
             if state.commit_line_offset != connector.commit_line_offset:
                 # The task configs were committed again, for example by a stop that was followed by a resume before this
                 # worker read either of them.
@@ -146,8 +146,8 @@ def _reconcile_connector_to_be_started(
                 state = replace(state, commit_line_offset=connector.commit_line_offset, publication=publication)
                 local_connector.state = state
             if isinstance(state.publication, UnpublishedTaskConfigs) and local_connector.publishing is None:
-                _publish_task_configs_if_new(turn, name, local_connector, state, connector)
-            _report_split_status(turn, name, local_connector)
+                _publish_task_configs_unless_committed(turn, name, local_connector, state, connector)
+            _report_running_or_restarting(turn, name, local_connector)
         case NotSplit() if (
             reason := herder.lifecycle.no_new_jobs_reason
         ) is not None and not herder.has_started_connector_here(name):
@@ -157,7 +157,7 @@ def _reconcile_connector_to_be_started(
                 _start_split(turn, name, local_connector, connector)
 
 
-def _report_split_status(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
+def _report_running_or_restarting(turn: Turn, name: ConnectorName, local_connector: LocalConnector) -> None:
     """Report the status of a connector that is split. It is RESTARTING, with the reason, in two cases: the leader has
     repeatedly not accepted the task configs (:data:`REPORTED_REFUSALS_MIN`), or the connector must be split again but a
     failing task prevents this. Otherwise it is RUNNING. While task configs that were repeatedly refused are being sent
@@ -198,31 +198,34 @@ def _start_split(turn: Turn, name: ConnectorName, local_connector: LocalConnecto
             config=connector.config,
             configs_of_checkpointed_tasks=connector.configs_of_checkpointed_tasks,
             config_line_offset=connector.config_line_offset,
-            keeps_source_parts=_has_failing_task(turn.herder, name),
+            keeps_source_parts=_has_failed_or_restarting_task(turn.herder, name),
         )
     )
 
 
-def _is_split_current(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:
-    """Whether the split has the connector's current config, and :func:`_must_be_split_again` does not require another
-    one."""
-    return state.config_line_offset == connector.config_line_offset and not _must_be_split_again(herder, name, state)
+def _is_split_up_to_date(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:
+    """Whether the split has the connector's current config, and :func:`_is_postponed_resplit_due` does not require
+    another one."""
+    return state.config_line_offset == connector.config_line_offset and not _is_postponed_resplit_due(
+        herder, name, state
+    )
 
 
-def _must_be_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
+def _is_postponed_resplit_due(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
     """Whether the connector must be split again: its tasks kept their source parts, although the config requires
     others, because a task was failing; and no task is failing any more."""
-    return state.kept_source_parts_reason is not None and not _has_failing_task(herder, name)
+    return state.kept_source_parts_reason is not None and not _has_failed_or_restarting_task(herder, name)
 
 
-def _has_failing_task(herder: Herder, name: ConnectorName) -> bool:
-    """Whether a task of the connector, on any worker, is failing (:func:`statuses.is_failing`). A re-split would stop
-    all tasks until the batch in flight of this task has succeeded."""
+def _has_failed_or_restarting_task(herder: Herder, name: ConnectorName) -> bool:
+    """Whether a task of the connector, on any worker, is failing
+    (:func:`statuses.is_failed_or_restarting_after_error`). A re-split would stop all tasks until the batch in flight of
+    this task has succeeded."""
     known = (herder.statuses.get(task) for task in herder.config.committed_tasks(name))
-    return any(status is not None and statuses.is_failing(status) for status in known)
+    return any(status is not None and statuses.is_failed_or_restarting_after_error(status) for status in known)
 
 
-def _publish_task_configs_if_new(
+def _publish_task_configs_unless_committed(
     turn: Turn, name: ConnectorName, local_connector: LocalConnector, state: SplitComplete, connector: Connector
 ) -> None:
     """Send the task configs to the leader, or, if this worker is the leader, submit the write here; unless the last
@@ -235,14 +238,14 @@ def _publish_task_configs_if_new(
         return
     if not herder.place.has_current_assignment:
         return  # There is no leader now; the next assignment contains the leader.
-    if herder.place.is_leader:
-        local_connector.publishing = PendingTaskConfigsPublication(commit_line_offset=connector.commit_line_offset)
+    if herder.place.is_leader_with_current_assignment:
+        local_connector.publishing = TaskConfigsPublicationInProgress(commit_line_offset=connector.commit_line_offset)
         request = PutTaskConfigs(connector=name, configs=state.task_configs, incarnation=connector.incarnation)
         submit_own_write_as_leader(turn, request)
         return
     if signing.awaits_session_key(herder):
         return  # The leader accepts only signed requests, and will write a key.
-    local_connector.publishing = PendingTaskConfigsPublication(commit_line_offset=connector.commit_line_offset)
+    local_connector.publishing = TaskConfigsPublicationInProgress(commit_line_offset=connector.commit_line_offset)
     if state.first_sent_at_ms is None:
         local_connector.state = replace(state, first_sent_at_ms=turn.now_ms)
     turn.emit(
@@ -266,7 +269,7 @@ def restart(turn: Turn, name: ConnectorName, *, only_failed: bool) -> None:
         return
     is_started = turn.herder.config.target_state(name) is TargetState.STARTED
     if is_started and (isinstance(local_connector.state, Unsplittable) or not only_failed):
-        _stop_connector(turn, name, local_connector)
+        _discard_split_and_stop(turn, name, local_connector)
         statuses.report_status(turn, name, JobState.RESTARTING)
 
 
@@ -291,14 +294,14 @@ def on_split_ended(turn: Turn, event: SplitSucceeded | SplitFailed) -> None:
                 kept_source_parts_reason=kept_source_parts_reason,
             )
         case SplitFailed(is_transient=True):
-            _schedule_split_retry(turn, event, local_connector, splitting)
+            _schedule_retry_of_transient_failure(turn, event, local_connector, splitting)
         case SplitFailed(config_line_offset=written_at, trace=trace):
             local_connector.state = Unsplittable(
                 config_line_offset=written_at, commit_line_offset=splitting.commit_line_offset, trace=trace
             )
 
 
-def _schedule_split_retry(
+def _schedule_retry_of_transient_failure(
     turn: Turn, event: SplitFailed, local_connector: LocalConnector, splitting: Splitting
 ) -> None:
     """Set the time of the next attempt to split the connector, and log it."""
@@ -319,12 +322,12 @@ def _schedule_split_retry(
     )
 
 
-def resplit_postponed_connectors(turn: Turn) -> None:
+def resplit_if_tasks_no_longer_fail(turn: Turn) -> None:
     """Statuses were read. Split those connectors again whose tasks kept their source parts because a task was failing,
     when no task of the connector is failing any more."""
     local_connectors = turn.herder.work.local_connectors.items()
     if any(
-        isinstance(one.state, SplitComplete) and _must_be_split_again(turn.herder, name, one.state)
+        isinstance(one.state, SplitComplete) and _is_postponed_resplit_due(turn.herder, name, one.state)
         for name, one in local_connectors
     ):
         reconcile(turn)

@@ -56,7 +56,7 @@ def cancel_drain(turn: Turn) -> Answer:
     return SuccessWithoutContent()
 
 
-def warn_if_drain_unreported(turn: Turn) -> None:
+def warn_if_drain_cannot_be_reported(turn: Turn) -> None:
     """This worker has received an assignment. If it drains and its report of the drain cannot reach the leader, because
     a worker that offers only older protocols has joined, log a warning: the leader may then assign jobs to this
     worker."""
@@ -65,13 +65,13 @@ def warn_if_drain_unreported(turn: Turn) -> None:
         turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", is_warning=True))
 
 
-def finish_drain_or_report_changes(turn: Turn) -> None:
+def finish_drain_or_report_worker_state(turn: Turn) -> None:
     """Begin the shutdown if the drain is complete: this worker owns no job, and no round that it needs is outstanding.
     Otherwise, if a state that this worker reports has changed (it drains, or accepts jobs again), request the round in
     which the leader of a classic group receives the change. Does nothing while a round is running or the worker is
     leaving."""
     herder = turn.herder
-    if not herder.place.has_current_assignment or herder.lifecycle.is_leaving:
+    if not herder.place.has_current_assignment or herder.lifecycle.is_shutting_down:
         return
     drain = herder.lifecycle.drain
     if drain is not None and not herder.owned_jobs and not protocol_of(herder).must_stay_after_drain(herder):

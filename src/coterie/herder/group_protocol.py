@@ -20,7 +20,7 @@ from coterie.nouns.membership import GroupProtocolName, MembershipEvent
 class GroupProtocol(Protocol):
     """The herder's part of a group protocol; a module implements it."""
 
-    def on_runtime_opened(self, turn: Turn) -> None:
+    def resume_inherited_membership(self, turn: Turn) -> None:
         """Called when the runtime is open and both logs are read: this worker can run jobs now."""
         ...
 
@@ -83,7 +83,7 @@ class GroupProtocol(Protocol):
         protocol."""
         ...
 
-    def are_repeated_writes_looked_up(self, herder: Herder) -> bool:
+    def are_repeated_writes_deduplicated(self, herder: Herder) -> bool:
         """Whether a leader of this group performs a repeated write only if the config log does not contain the id of
         its request. True if no worker of Kafka Connect can be a member. False before this worker has received the
         protocol."""
@@ -104,7 +104,7 @@ class GroupProtocol(Protocol):
         protocol that has no rounds."""
         ...
 
-    def prepare_group_view(self, turn: Turn) -> bool:
+    def is_view_ready_else_request_it(self, turn: Turn) -> bool:
         """Returns whether :func:`group_view` can be called at once: always True in a classic group, also if this worker
         has no view. False in a connect group: the group's description is requested from the coordinator, and the view
         is up to date when the event `GroupDescribed` follows."""
@@ -115,7 +115,7 @@ class GroupProtocol(Protocol):
         the leader has it."""
         ...
 
-    def hand_over_membership(self, turn: Turn) -> None:
+    def exit_and_hand_over_membership(self, turn: Turn) -> None:
         """The runtime is closed and the process will execute itself again. Emit `Exit` with the membership that the
         next process continues, either at once or when the member has sent its last request."""
         ...

@@ -153,7 +153,7 @@ class NamedWorker(Protocol):
 _NamedWorkerT = TypeVar("_NamedWorkerT", bound=NamedWorker)
 
 
-def find_members_by_any_name(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWorkerT]:
+def find_members_by_first_matching_name(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWorkerT]:
     """The members that ``name`` selects: those with this ``host:port``, else those with this worker name, else those
     with this instance id. Empty when there is none; several workers may have the same name."""
     known = list(members)
@@ -195,7 +195,7 @@ def _member_info(
     if seen.is_draining and owned and not revoked:
         kept = next(iter(owned))
         wait_reason = (
-            MOVES_LIMITED_REASON if eligibility.assignable_jobs(owned) else eligibility.unassigned_reason(kept, views)
+            MOVES_LIMITED_REASON if eligibility.assignable_jobs(owned) else eligibility.unassignable_reason(kept, views)
         )
     return MemberInfo(
         member_id=member,

@@ -36,18 +36,18 @@ RETRY_MS = 1_000
 """How long a leader waits after it could not open its log, before it tries again."""
 
 
-def open_log_if_leader(turn: Turn) -> None:
+def open_log_if_leader_else_close(turn: Turn) -> None:
     """Open the leader's log if this worker is the leader, may not write yet, and neither an opening nor its
     confirmation is in progress nor the wait before a retry. If it is no longer the leader, or is leaving the group, it
     gives up the right to write; an opening in progress is not interrupted."""
     herder, leader_log = turn.herder, turn.herder.leader_log
-    if not herder.place.is_named_leader or isinstance(herder.lifecycle.phase, LeavingGroup):
+    if not herder.place.is_leader_of_last_round or isinstance(herder.lifecycle.phase, LeavingGroup):
         if not isinstance(leader_log.state, OpeningLeaderLog):
             leader_log.state = LeaderLogClosed()
         return
     if isinstance(leader_log.state, OpenRetryPending) and turn.now_ms >= leader_log.state.retry_at_ms:
         leader_log.state = LeaderLogClosed()
-    if isinstance(leader_log.state, LeaderLogClosed) and herder.place.is_leader:
+    if isinstance(leader_log.state, LeaderLogClosed) and herder.place.is_leader_with_current_assignment:
         leader_log.last_number += 1
         leader_log.state = OpeningLeaderLog(opening_number=leader_log.last_number)
         turn.emit(
@@ -62,7 +62,7 @@ def confirm_leadership_when_opened(turn: Turn, event: LeaderLogOpened) -> None:
     if leader_log.state != OpeningLeaderLog(opening_number=event.opening_number):
         return
     leader_log.logged_failure = None
-    if turn.herder.place.is_named_leader:
+    if turn.herder.place.is_leader_of_last_round:
         leader_log.state = LeadershipUnconfirmed(opening_number=event.opening_number)
         turn.emit(ConfirmLeadership(token=event.opening_number))
     else:
@@ -95,4 +95,4 @@ def on_append_failed(turn: Turn, failed_opening_number: int) -> None:
     the log again at once if this worker is still the leader. The result of an older opening is ignored."""
     if turn.herder.leader_log.state == MayWriteAsLeader(opening_number=failed_opening_number):
         turn.herder.leader_log.state = LeaderLogClosed()
-    open_log_if_leader(turn)
+    open_log_if_leader_else_close(turn)

@@ -77,7 +77,7 @@ def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
     """Start the relaunch, and return the response to the request. Refused while this worker drains, and if
     ``settings_error`` says that it could not start again. Only the first call starts a relaunch."""
     herder = turn.herder
-    assert not herder.lifecycle.is_leaving, "an order to a worker that is leaving is refused"
+    assert not herder.lifecycle.is_shutting_down, "an order to a worker that is leaving is refused"
     if not herder.lifecycle.is_relaunching:
         if (refusal := relaunch_refusal(herder, settings_error)) is not None:
             return refusal
@@ -113,9 +113,9 @@ def relaunch_refusal(herder: Herder, settings_error: str | None) -> RequestRefus
 
 def ending_refusal(herder: Herder) -> RequestRefused | None:
     """The refusal of an order, because this worker is leaving its group or relaunching; None if it does neither."""
-    if not (herder.lifecycle.is_leaving or herder.lifecycle.is_relaunching):
+    if not (herder.lifecycle.is_shutting_down or herder.lifecycle.is_relaunching):
         return None
-    doing = "shutting down" if herder.lifecycle.is_leaving else "restarting"
+    doing = "shutting down" if herder.lifecycle.is_shutting_down else "restarting"
     return RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
 
 
@@ -125,27 +125,27 @@ def _set_ending_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_m
     turn.emit(SetTimer(timer=end, at_ms=turn.now_ms + grace_ms + FINAL_STATUSES_TIMEOUT_MS))
 
 
-def leave_or_relaunch_if_ready(turn: Turn) -> None:
+def leave_or_close_runtime_if_ready(turn: Turn) -> None:
     """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written, and all
-    requests are answered (:func:`_close_intake_and_check_answered`, which first closes the intake of requests). A
+    requests are answered (:func:`_close_intake_and_are_all_answered`, which first closes the intake of requests). A
     relaunch also waits for the end of a round."""
     herder, work = turn.herder, turn.herder.work
     match herder.lifecycle.phase:
         case ShuttingDown() as course if not work.local_tasks and work.are_statuses_written:
-            if _close_intake_and_check_answered(turn):
+            if _close_intake_and_are_all_answered(turn):
                 _refuse_requests_and_leave_group(turn, course)
         case Relaunching() if (
             herder.place.has_current_assignment
             and work.are_statuses_written
             and not work.tasks_that_may_hold_checkpoint
         ):
-            if _close_intake_and_check_answered(turn):
+            if _close_intake_and_are_all_answered(turn):
                 _refuse_requests_and_close_runtime(turn)
         case _:
             pass
 
 
-def _close_intake_and_check_answered(turn: Turn) -> bool:
+def _close_intake_and_are_all_answered(turn: Turn) -> bool:
     """Order that no more requests are accepted, if this was not ordered yet. Returns whether no more requests are
     accepted and all requests that have reached this worker are answered."""
     _close_request_intake(turn)
@@ -179,7 +179,7 @@ def on_time_limit(turn: Turn, timer: Literal["last requests", "shutdown", "relau
             pass
 
 
-def on_group_left(turn: Turn) -> None:
+def exit_or_relaunch_as_new_member(turn: Turn) -> None:
     """This worker has left its group: end the process, or execute it again as a new member."""
     phase = turn.herder.lifecycle.phase
     assert isinstance(phase, LeavingGroup)
@@ -189,11 +189,11 @@ def on_group_left(turn: Turn) -> None:
         turn.emit(Exit(exit_code=phase.exit_code, reason=phase.reason))
 
 
-def on_runtime_closed(turn: Turn) -> None:
+def exit_and_hand_over_if_relaunching(turn: Turn) -> None:
     """The runtime is closed: end the process and execute it again, with the membership that the next process continues.
     Does nothing if the worker has begun to shut down since then: it exits when it has left the group."""
     if turn.herder.lifecycle.is_relaunching:
-        protocol_of(turn.herder).hand_over_membership(turn)
+        protocol_of(turn.herder).exit_and_hand_over_membership(turn)
 
 
 def on_membership_suspended(turn: Turn, handover: ConnectMembershipHandover | None) -> None:
@@ -211,7 +211,7 @@ def relaunch_order(handover: Handover | None) -> Exit:
 
 def _refuse_requests_and_leave_group(turn: Turn, phase: ShuttingDown) -> None:
     """Order the member to leave the group. Requests that are not answered are refused."""
-    _refuse_all_requests(turn, "Worker is shutting down")
+    _close_intake_and_refuse_all(turn, "Worker is shutting down")
     turn.herder.lifecycle.phase = LeavingGroup(
         exit_code=phase.exit_code, reason=phase.reason, relaunches=phase.relaunches
     )
@@ -220,12 +220,12 @@ def _refuse_requests_and_leave_group(turn: Turn, phase: ShuttingDown) -> None:
 
 def _refuse_requests_and_close_runtime(turn: Turn) -> None:
     """Order the runtime to close. Requests that are not answered are refused."""
-    _refuse_all_requests(turn, "Worker is restarting")
+    _close_intake_and_refuse_all(turn, "Worker is restarting")
     turn.herder.lifecycle.phase = ClosingRuntime()
     turn.emit(CloseRuntime())
 
 
-def _refuse_all_requests(turn: Turn, message: str) -> None:
+def _close_intake_and_refuse_all(turn: Turn, message: str) -> None:
     """Refuse all pending requests with ``message``, and close the intake: further requests are refused, except those
     that a worker always answers (`machine`), such as for its own description."""
     turn.herder.lifecycle.intake = RequestIntakeState.CLOSED

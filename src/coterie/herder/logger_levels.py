@@ -61,7 +61,7 @@ def _answer_request(turn: Turn, id_: RequestId, answer: Answer) -> None:
         turn.emit(Reply(id=id_, answer=answer))
 
 
-def set_awaited_levels(turn: Turn) -> None:
+def set_levels_awaiting_runtime(turn: Turn) -> None:
     """The runtime is open: set the levels that were written while it opened, in the order of their lines, because a
     level of a logger replaces the earlier ones of its descendants."""
     levels, turn.herder.lifecycle.levels_to_set = turn.herder.lifecycle.levels_to_set, ()

@@ -53,8 +53,8 @@ from coterie.herder.messages import (
     LeaderLogOpened,
     LeaderLogOpenFailed,
     LogEndLookupForAssignment,
-    LogEndLookupForLag,
     LogEndLookupForRead,
+    LogEndLookupOfLaggingWorker,
     LogEndLookupPurpose,
     LookupOrAppendForWrite,
     OffsetChangeEnded,
@@ -223,7 +223,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_lifecycle_event(turn, event)
             _reconcile(turn)
     statuses.append_queued_statuses(turn)
-    lifecycle.leave_or_relaunch_if_ready(turn)
+    lifecycle.leave_or_close_runtime_if_ready(turn)
     check(herder)
     return turn.output()
 
@@ -236,14 +236,14 @@ def _reconcile(turn: Turn, affected: Affected = None) -> None:
     protocol.compute_assignment_if_due(turn)
     writes.abort_forbidden_offset_changes(turn)
     connectors.reconcile(turn, affected)
-    leader_log.open_log_if_leader(turn)
+    leader_log.open_log_if_leader_else_close(turn)
     _advance_requests(turn)
     protocol.notify_rebalance_listeners(turn)
-    place.send_worker_state_if_changed(turn)
+    place.send_changed_worker_state_if_allowed(turn)
     protocol.report_released_jobs(turn)
     signing.rotate_session_key_if_due(turn)
     protocol.report_configured_jobs_if_changed(turn)
-    draining.finish_drain_or_report_changes(turn)
+    draining.finish_drain_or_report_worker_state(turn)
 
 
 def _advance_requests(turn: Turn) -> None:
@@ -256,12 +256,12 @@ def _advance_requests(turn: Turn) -> None:
         request, answer = turn.own_write_answers.pop(0)
         assert isinstance(request, PutTaskConfigs)
         refusal = answer.message if isinstance(answer, RequestRefused) else None
-        closed_checkpoints.log_publication_refusal(turn, request.connector, refusal)
+        closed_checkpoints.warn_if_awaited_publication_refused(turn, request.connector, refusal)
         connectors.on_own_write_answered(turn, request, answer)
         connectors.reconcile(turn, (request.connector,))
         writes.advance_writes(turn)
     reads.answer_ready_reads(turn)
-    orders.execute_waiting_task_orders(turn)
+    orders.execute_task_orders_after_log_read(turn)
 
 
 # -- routes -----------------------------------------------------------------------------------------------------------
@@ -286,10 +286,10 @@ def _on_frequent_event(
             for line in lines:
                 turn.herder.statuses.apply(line)
                 active_topics.answer_reset_if_last_tombstone(turn, line)
-            connectors.resplit_postponed_connectors(turn)
+            connectors.resplit_if_tasks_no_longer_fail(turn)
         case StatusAppendEnded():
             statuses.on_status_append_ended(turn, event)
-            place.send_worker_state_if_changed(turn)
+            place.send_changed_worker_state_if_allowed(turn)
             protocol_of(turn.herder).report_released_jobs(turn)
 
 
@@ -312,7 +312,7 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
     if event.completes_first_read:
         herder.lifecycle.is_config_log_read = True
     herder.config.advance_position_to(event.position)
-    affected = herder.config.take_affected_connectors()
+    affected = herder.config.take_affected_or_none_if_all()
     return affected if herder.is_caught_up == was_caught_up else None
 
 
@@ -346,8 +346,8 @@ def _on_lifecycle_event(
         case RuntimeOpened(wall_clock_ms=wall_ms):
             signing.store_wall_clock_offset(turn, wall_ms)
             turn.herder.lifecycle.is_runtime_open = True
-            logger_levels.set_awaited_levels(turn)
-            protocol_of(turn.herder).on_runtime_opened(turn)
+            logger_levels.set_levels_awaiting_runtime(turn)
+            protocol_of(turn.herder).resume_inherited_membership(turn)
         case RuntimeDied(reason=reason):
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, exit_code=code):
@@ -355,9 +355,9 @@ def _on_lifecycle_event(
         case RequestIntakeClosed():
             lifecycle.on_request_intake_closed(turn)
         case GroupLeft():
-            lifecycle.on_group_left(turn)
+            lifecycle.exit_or_relaunch_as_new_member(turn)
         case RuntimeClosed():
-            lifecycle.on_runtime_closed(turn)
+            lifecycle.exit_and_hand_over_if_relaunching(turn)
         case MembershipSuspended(handover=handover):
             lifecycle.on_membership_suspended(turn, handover)
         case PluginThreadsLost():
@@ -380,7 +380,7 @@ def _on_membership_event(
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
         case Assigned():
             protocol_of(turn.herder).on_membership_event(turn, event)
-            draining.warn_if_drain_unreported(turn)
+            draining.warn_if_drain_cannot_be_reported(turn)
         case GroupDescribed():
             protocol_of(turn.herder).on_membership_event(turn, event)
             orders.answer_requests_for_group_view(turn)
@@ -422,7 +422,7 @@ def _on_connector_event(
         case CheckpointGenerationCreationEnded():
             closed_checkpoints.on_generation_creation_ended(turn, event)
         case TaskConfigsPublicationEnded():
-            closed_checkpoints.log_publication_refusal(turn, event.connector, event.refusal)
+            closed_checkpoints.warn_if_awaited_publication_refused(turn, event.connector, event.refusal)
             connectors.on_publication_ended(turn, event)
 
 
@@ -507,7 +507,7 @@ def _on_config_log_end_found(turn: Turn, purpose: LogEndLookupPurpose, end_offse
             writes.on_config_log_end_found(turn, write_id, end_offset)
         case LogEndLookupForAssignment(log_end_lookup_id=log_end_lookup_id):
             protocol_of(turn.herder).on_config_log_end_found(turn, log_end_lookup_id, end_offset)
-        case LogEndLookupForLag(log_end_lookup_id=log_end_lookup_id):
+        case LogEndLookupOfLaggingWorker(log_end_lookup_id=log_end_lookup_id):
             place.on_config_log_end_found(turn, log_end_lookup_id, end_offset)
 
 
@@ -557,9 +557,9 @@ def _is_refused_while_ending(worker: Lifecycle, request: Request) -> bool:
         case DescribeWorker() | SignContent() | VerifySignature():
             return False
         case DescribeWorkerGroup():
-            return worker.is_leaving and worker.intake is RequestIntakeState.CLOSED
+            return worker.is_shutting_down and worker.intake is RequestIntakeState.CLOSED
         case DrainWorker() | CancelDrain() | RestartWorker() | RestartConnectorTask():
-            return worker.is_leaving or worker.is_relaunching
+            return worker.is_shutting_down or worker.is_relaunching
         case _:
             return worker.intake is RequestIntakeState.CLOSED
 
@@ -571,7 +571,7 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case ConnectorRetryDue():
             connectors.on_retry_due(turn, timer)
         case ClosedCheckpointCheckDue():
-            closed_checkpoints.create_next_generation_if_awaited(turn, timer)
+            closed_checkpoints.order_next_generation_if_awaited(turn, timer)
         case TaskRestartDue():
             pass  # `_reconcile`, which follows, checks the deadline.
         case "assign" | "changed jobs" | "delay over" | "moves" | "configured end":
@@ -615,19 +615,19 @@ def check(herder: Herder) -> None:
             pass
     if place.is_lost or isinstance(place.phase, StoppingBeforeJoin):
         assert not place.assigned, "a worker that must stop all its jobs has assigned jobs"
-    assert not herder.lifecycle.is_leaving or not place.assigned, "a worker that leaves has assigned jobs"
+    assert not herder.lifecycle.is_shutting_down or not place.assigned, "a worker that leaves has assigned jobs"
     assert not herder.work.has_queued_lines or herder.work.is_append_in_progress, (
         "statuses wait and no append is in progress"
     )
 
 
-def check_all(herder: Herder) -> None:
+def check_all_invariants(herder: Herder) -> None:
     """Assert all invariants, also those that need the whole state: for tests and the simulator.
 
     :raises AssertionError: when an invariant does not hold.
     """
     check(herder)
-    under_way = [write for write in herder.requests.writes.values() if write.is_under_way]
+    under_way = [write for write in herder.requests.writes.values() if write.has_begun_at_queue_head]
     assert len(under_way) <= 1, "two writes at the head of the queue"
     for task, run in herder.work.local_tasks.items():
         assert run.may_hold_checkpoint or task in herder.place.assigned, (

@@ -54,7 +54,7 @@ class LogEndLookupForAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogEndLookupForLag:
+class LogEndLookupOfLaggingWorker:
     """This worker looks up the end offset, because it has read less of the config log than a member of its group has
     reported."""
 
@@ -78,7 +78,7 @@ class AppendForLoggerLevel:
 
 
 LogEndLookupPurpose: TypeAlias = (
-    LogEndLookupForRead | LookupOrAppendForWrite | LogEndLookupForAssignment | LogEndLookupForLag
+    LogEndLookupForRead | LookupOrAppendForWrite | LogEndLookupForAssignment | LogEndLookupOfLaggingWorker
 )
 """Why an end offset of the config log is looked up."""
 AppendPurpose: TypeAlias = LookupOrAppendForWrite | AppendForSessionKey | AppendForLoggerLevel

@@ -7,7 +7,7 @@ refuses it, with the URL of that worker, or of the leader when it does not have 
 
 from coterie.herder import draining, lifecycle, restarts, tasks, view_requests
 from coterie.herder.group_protocol import protocol_of
-from coterie.herder.group_view import find_members_by_any_name, names_of_member, worker_id_of_url
+from coterie.herder.group_view import find_members_by_first_matching_name, names_of_member, worker_id_of_url
 from coterie.herder.messages import Reply
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
@@ -29,13 +29,13 @@ def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
             is_for_this_worker = request.task in turn.herder.place.assigned
         case DescribeWorkerGroup():
             is_for_this_worker = False
-    if is_for_this_worker or protocol_of(turn.herder).prepare_group_view(turn):
-        _answer_worker_request(turn, id_, request)
+    if is_for_this_worker or protocol_of(turn.herder).is_view_ready_else_request_it(turn):
+        _answer_or_refuse_group_request(turn, id_, request)
     else:
         view_requests.keep(turn, id_, request)
 
 
-def execute_waiting_task_orders(turn: Turn) -> None:
+def execute_task_orders_after_log_read(turn: Turn) -> None:
     """Carry out the orders about tasks that have waited for the config log. An order that names an unknown connector or
     task is refused."""
     while turn.task_orders:
@@ -49,10 +49,10 @@ def execute_waiting_task_orders(turn: Turn) -> None:
 def answer_requests_for_group_view(turn: Turn) -> None:
     """The view of the group has arrived, or could not be read: answer the requests that wait for it."""
     for id_, request in view_requests.take_all(turn):
-        _answer_worker_request(turn, id_, request)
+        _answer_or_refuse_group_request(turn, id_, request)
 
 
-def _answer_worker_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
+def _answer_or_refuse_group_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
     """Answer with the state of the group, or execute the order if it is for this worker. Otherwise refuse the request:
     the refusal contains the URL of the worker that may execute it, or states that this worker has no view of the
     group."""
@@ -61,10 +61,10 @@ def _answer_worker_request(turn: Turn, id_: RequestId, request: GroupRequest) ->
             answer: Answer = protocol_of(turn.herder).group_view(turn)
         case DrainWorker() | CancelDrain() | RestartWorker() as order:
             # The worker may have begun to end while the order waited.
-            refusal = lifecycle.ending_refusal(turn.herder) or _refusal_if_other_worker(turn, order.worker)
+            refusal = lifecycle.ending_refusal(turn.herder) or _refusal_unless_names_this_worker(turn, order.worker)
             answer = refusal or _execute(turn, order)
         case RestartConnectorTask(task=task):
-            refusal = lifecycle.ending_refusal(turn.herder) or _refusal_if_other_owner(turn, task)
+            refusal = lifecycle.ending_refusal(turn.herder) or _refusal_unless_task_assigned_here(turn, task)
             answer = refusal or _restart_task(turn, task)
     turn.emit(Reply(id=id_, answer=answer))
 
@@ -75,7 +75,7 @@ def _restart_task(turn: Turn, task: ConnectorTaskId) -> Answer:
     return SuccessWithoutContent()
 
 
-def _refusal_if_other_owner(turn: Turn, task: ConnectorTaskId) -> RequestRefused | None:
+def _refusal_unless_task_assigned_here(turn: Turn, task: ConnectorTaskId) -> RequestRefused | None:
     """The refusal of an order about a task that another worker has, or no worker; None when this worker has the task.
     The worker that has the task is found in the view of the group."""
     if task in turn.herder.place.assigned:
@@ -103,7 +103,7 @@ def _execute(turn: Turn, order: WorkerOrder) -> Answer:
             return lifecycle.begin_relaunch(turn, settings_error)
 
 
-def _refusal_if_other_worker(turn: Turn, worker: str) -> RequestRefused | None:
+def _refusal_unless_names_this_worker(turn: Turn, worker: str) -> RequestRefused | None:
     """The refusal of an order that names another worker, no worker or several workers; None when it names this worker.
 
     A worker that has no view of the group (in a classic group: every worker except the leader) recognizes only its own
@@ -116,7 +116,7 @@ def _refusal_if_other_worker(turn: Turn, worker: str) -> RequestRefused | None:
     if isinstance(group, RequestRefused):
         return group
     # A member and its predecessor at the same URL are one worker.
-    found = {info.url: info for info in find_members_by_any_name(group.members, worker)}
+    found = {info.url: info for info in find_members_by_first_matching_name(group.members, worker)}
     match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of_member(info))) for info in group.members)

@@ -7,7 +7,7 @@ it has read the config log up to the group's config offset (KAFKA-9849).
 
 from dataclasses import replace
 
-from coterie.herder.messages import FindConfigLogEnd, LogEndLookupForLag, SetTimer, WriteLogMessage
+from coterie.herder.messages import FindConfigLogEnd, LogEndLookupOfLaggingWorker, SetTimer, WriteLogMessage
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.state import Herder, InRound, LostMembership, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
 from coterie.nouns.ids import ConfigOffset, LogPosition, MemberId, WorkerUrl
@@ -27,7 +27,7 @@ def mark_round_running(turn: Turn, state: MemberState) -> None:
             place.phase = InRound(member_state=state, follows_membership_loss=place.is_lost)
 
 
-def drop_jobs_before_join(turn: Turn) -> bool:
+def drop_jobs_before_join_unless_done(turn: Turn) -> bool:
     """Drop all assigned jobs, because this worker must stop them before it joins the round. Returns False, and drops
     nothing, if this was already called in the same round."""
     place = turn.herder.place
@@ -41,7 +41,7 @@ def drop_jobs_before_join(turn: Turn) -> bool:
     return not was_known
 
 
-def allow_join_before_statuses(turn: Turn) -> None:
+def allow_join_before_statuses_written(turn: Turn) -> None:
     """Let this worker join the round before the statuses of its stopped jobs are written, because an append of statuses
     has failed; they are still written later. Does nothing unless the worker stops all its jobs before a join."""
     place = turn.herder.place
@@ -69,11 +69,11 @@ def apply_round_result(turn: Turn, event: Assigned, *, has_failed: bool) -> None
         _set_lag_timer(turn)
     if not has_failed:
         place.assignment_offset = event.config_offset
-        if not herder.lifecycle.is_leaving:
+        if not herder.lifecycle.is_shutting_down:
             place.assigned = retained_jobs(place.assigned, event) | event.jobs
 
 
-def set_rebalance_state(turn: Turn, state: MemberState) -> None:
+def set_rebalance_state_if_assigned(turn: Turn, state: MemberState) -> None:
     """Store ``state``, which says how far this worker is in a rebalance of a connect group. Ignored while this worker
     has no assignment."""
     place = turn.herder.place
@@ -118,7 +118,7 @@ def renew_lease(turn: Turn, event: LeaseRenewed) -> None:
         place.lease_renewal = event
 
 
-def send_worker_state_if_changed(turn: Turn) -> None:
+def send_changed_worker_state_if_allowed(turn: Turn) -> None:
     """Send a ``SetWorkerState`` order to the member if this worker's state has changed since the last order.
 
     The order, and with it the next join, waits in three cases. A worker that is not a member waits until its runtime is
@@ -144,7 +144,7 @@ def send_worker_state_if_changed(turn: Turn) -> None:
 def not_leader_refusal(herder: Herder) -> RequestRefused:
     """The refusal of a request that only the leader can serve: with the leader's URL if another worker is the leader,
     else NO_LEADER."""
-    if herder.place.leader_url and not herder.place.is_named_leader:
+    if herder.place.leader_url and not herder.place.is_leader_of_last_round:
         message = "Cannot complete request because this worker is not the leader"
         return RequestRefused(problem=Problem.NOT_LEADER, message=message, redirect_url=herder.place.leader_url)
     message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
@@ -159,11 +159,11 @@ def on_config_lag_timeout(turn: Turn) -> None:
     group, a rebalance timeout after it fell behind. If only a member reported the group's config offset, look up the
     log's end offset first."""
     herder, place = turn.herder, turn.herder.place
-    if herder.lifecycle.is_leaving or herder.has_read_config_to(place.group_config_offset):
+    if herder.lifecycle.is_shutting_down or herder.has_read_config_to(place.group_config_offset):
         return
     if place.config_end_unverified:
         place.last_lookup_id += 1
-        turn.emit(FindConfigLogEnd(purpose=LogEndLookupForLag(log_end_lookup_id=place.last_lookup_id)))
+        turn.emit(FindConfigLogEnd(purpose=LogEndLookupOfLaggingWorker(log_end_lookup_id=place.last_lookup_id)))
     else:
         _leave_and_rejoin(turn)
 
@@ -176,7 +176,7 @@ def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogP
     herder, place = turn.herder, turn.herder.place
     if (
         log_end_lookup_id != place.last_lookup_id
-        or herder.lifecycle.is_leaving
+        or herder.lifecycle.is_shutting_down
         or herder.has_read_config_to(place.group_config_offset)
     ):
         return
@@ -188,7 +188,7 @@ def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogP
         )
         turn.emit(WriteLogMessage(text=text, is_warning=True))
         place.group_config_offset = ConfigOffset(end_offset)
-        send_worker_state_if_changed(turn)
+        send_changed_worker_state_if_allowed(turn)
     else:
         _leave_and_rejoin(turn)
         _set_lag_timer(turn)

@@ -53,7 +53,7 @@ def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
         case ListPlugins() | DescribePlugin():
             turn.emit(AskPlugins(id=event.id, question=question))
         case ValidateConnectorConfig():
-            known = herder.config.connector(_connector_name(question))
+            known = herder.config.connector(_connector_name_or_empty(question))
             checkpointed = () if known is None else known.configs_of_checkpointed_tasks
             turn.emit(
                 ValidateConfig(
@@ -84,11 +84,13 @@ def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNot
     match event:
         case ConfigNotValidated(failure=failure):
             _answer_question(turn, event.id, not_validated_refusal(failure))
-        case ConfigValidationCompleted(infos=infos) if (message := _java_exception_text(infos)) is not None:
+        case ConfigValidationCompleted(infos=infos) if (
+            message := _exception_text_if_connect_raises(infos)
+        ) is not None:
             _answer_question(turn, event.id, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         case ConfigValidationCompleted(infos=infos):
             if question.config.get("name") is not None:
-                infos = infos.with_errors_replaced(name_errors(_connector_name(question)))
+                infos = infos.with_errors_replaced(name_errors(_connector_name_or_empty(question)))
             _answer_question(
                 turn,
                 event.id,
@@ -132,13 +134,13 @@ def not_validated_refusal(failure: str) -> RequestRefused:
     return RequestRefused(problem=Problem.NOT_VALIDATED, message=f"Failed to validate the config: {failure}")
 
 
-def _java_exception_text(infos: ConfigInfos) -> str | None:
+def _exception_text_if_connect_raises(infos: ConfigInfos) -> str | None:
     """Connect's message about a config whose validation ends with an exception in Connect: the exception's Java class
     and message. None for all other configs, also invalid ones: their validation has a result."""
     if infos.unknown_class_message is not None:
         return f"org.apache.kafka.connect.runtime.rest.errors.BadRequestException: {infos.unknown_class_message}"
-    if infos.client_property_message is not None:
-        return f"org.apache.kafka.common.config.ConfigException: {infos.client_property_message}"
+    if infos.client_property_type_error is not None:
+        return f"org.apache.kafka.common.config.ConfigException: {infos.client_property_type_error}"
     return None
 
 
@@ -149,7 +151,7 @@ def _answer_question(turn: Turn, id_: RequestId, answer: Answer) -> None:
     turn.emit(Reply(id=id_, answer=answer))
 
 
-def _connector_name(question: ValidateConnectorConfig) -> ConnectorName:
+def _connector_name_or_empty(question: ValidateConnectorConfig) -> ConnectorName:
     """The connector's name in the config; empty when the config has none."""
     return ConnectorName(question.config.get("name") or "")
 

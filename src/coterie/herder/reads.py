@@ -54,7 +54,7 @@ def on_config_log_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition 
     if read is None:
         return
     if end_offset is None:
-        _answer_read(turn, id_, read)
+        _answer_or_continue_read(turn, id_, read)
     else:
         read.end_offset = end_offset
 
@@ -64,7 +64,7 @@ def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     unknown id, for example of a write."""
     read = turn.herder.requests.reads.get(id_)
     if read is not None:
-        _answer_read(turn, id_, read)
+        _answer_or_continue_read(turn, id_, read)
 
 
 def answer_ready_reads(turn: Turn) -> None:
@@ -73,7 +73,7 @@ def answer_ready_reads(turn: Turn) -> None:
     herder = turn.herder
     for id_, read in list(herder.requests.reads.items()):
         if read.end_offset is not None and herder.has_read_config_to(read.end_offset):
-            _answer_read(turn, id_, read)
+            _answer_or_continue_read(turn, id_, read)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
@@ -83,7 +83,7 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
         turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
 
 
-def _answer_read(turn: Turn, id_: RequestId, read: PendingRead) -> None:
+def _answer_or_continue_read(turn: Turn, id_: RequestId, read: PendingRead) -> None:
     """Answer the read with the state read so far, and forget it. An order is only added to ``turn.task_orders``; a read
     of offsets continues with the checkpoints."""
     del turn.herder.requests.reads[id_]
@@ -104,9 +104,9 @@ def answer_from_state(herder: Herder, request: LogRead) -> Answer:
     """The response to a read of the logs, from the state read so far. The messages of refusals are Connect's."""
     match request:
         case ListConnectors():
-            return ConnectorNames(connectors=tuple(herder.config.connector_names()))
+            return ConnectorNames(connectors=tuple(herder.config.sorted_connector_names()))
         case DescribeConnectors(connectors=names):
-            return _descriptions(herder, names)
+            return _descriptions_of_existing(herder, names)
         case DescribeConnector(connector=name):
             return describe_connector(herder.config, name)
         case DescribeTaskConfigs(connector=name):
@@ -127,7 +127,7 @@ def answer_from_state(herder: Herder, request: LogRead) -> Answer:
             return TaskStatus(task=task, status=status)
 
 
-def _descriptions(herder: Herder, names: Iterable[ConnectorName]) -> ConnectorDescriptions:
+def _descriptions_of_existing(herder: Herder, names: Iterable[ConnectorName]) -> ConnectorDescriptions:
     infos = (describe_connector(herder.config, name) for name in names)
     return ConnectorDescriptions(
         connectors=tuple(

@@ -243,7 +243,7 @@ TaskEvent: TypeAlias = (
 """The events of a runtime that are not results of its methods."""
 
 
-class SplitAbortedError(WorldError):
+class SplitOrOffsetChangeAbortedError(WorldError):
     """A split, or a change of offsets, was ended before it was complete. The causes: :meth:`TaskRuntime.stop_connector`
     was called, all tasks here were stopped, another worker has taken over the split, Spark's JVM has ended, or this
     worker does not have the source plug-in whose positions a checkpoint generation contains."""
@@ -396,7 +396,7 @@ class TaskRuntime(Protocol):
         """
         ...
 
-    async def create_next_checkpoint_generation(
+    async def ensure_open_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         """If the connector's newest checkpoint generation is closed and no other worker is creating the next one,

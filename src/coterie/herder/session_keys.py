@@ -27,7 +27,7 @@ class SessionKeySettings:
     """The age at which the leader replaces a key; 0 means never."""
     key_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """The MAC algorithm for which a leader makes a key."""
-    key_size_bytes: int = signature_algorithms.key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
+    key_size_bytes: int = signature_algorithms.default_key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
     """The size of the keys that a leader makes."""
     signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """The MAC algorithm with which this worker signs."""
@@ -134,7 +134,7 @@ class SessionKeyRotation:
         return isinstance(self.state, MakingKey | AppendingKey | ReadingKeyBack)
 
 
-def decode_base64(text: str) -> bytes:
+def decode_base64_or_raise(text: str) -> bytes:
     """The bytes that ``text`` encodes. The padding may be missing.
 
     :raises ValueError: when Java's basic decoder would not accept ``text``.

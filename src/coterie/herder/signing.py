@@ -63,7 +63,7 @@ def signature_refusal(herder: Herder, signature: Signature | None) -> RequestRef
     """The refusal of a request with ``signature``, with Connect's order of checks and Connect's messages. None when the
     signature is accepted, or when neither the group's protocol nor this worker's settings need one."""
     if not protocol_of(herder).are_requests_signed(herder):
-        if not herder.settings.are_signatures_required:
+        if not herder.settings.must_protocol_sign_requests:
             return None
         message = (
             "This worker accepts only signed requests from other workers, because users must log in (rest.users.file). "
@@ -137,14 +137,14 @@ def rotate_session_key_if_due(turn: Turn) -> None:
             rotation.state = NoKeyUnderWay()
         case _:
             pass
-    if isinstance(rotation.state, NoKeyUnderWay) and _needs_new_key(turn):
+    if isinstance(rotation.state, NoKeyUnderWay) and _must_make_new_key_here(turn):
         rotation.state = MakingKey()
         turn.emit(MakeSessionKey(size_bytes=herder.settings.session_key_settings.key_size_bytes))
     match rotation.state:
         case KeyRetryPending(retry_at_ms=until_ms):
             _set_rotation_timer(turn, until_ms)
         case _:
-            _set_rotation_timer(turn, _key_expires_ms(herder))
+            _set_rotation_timer(turn, _key_expires_at_monotonic_ms(herder))
 
 
 def store_wall_clock_offset(turn: Turn, wall_ms: int) -> None:
@@ -157,7 +157,7 @@ def on_session_key_made(turn: Turn, event: SessionKeyMade) -> None:
     herder, rotation = turn.herder, turn.herder.rotation
     rotation.state = NoKeyUnderWay()
     rotation.wall_clock_offset_ms = event.wall_clock_ms - turn.now_ms
-    if not _needs_new_key(turn):
+    if not _must_make_new_key_here(turn):
         return  # Another worker is the leader now or wrote a key, or the clock was set back: the key is not old yet.
     made = SessionKey(
         key=event.key,
@@ -208,15 +208,15 @@ def _is_key_maker(herder: Herder) -> bool:
     last assignment, and is not leaving, and the group uses session keys."""
     # A leader that has read the config log to its members' offsets has also read a key that is stored there.
     return (
-        herder.place.is_leader
+        herder.place.is_leader_with_current_assignment
         and herder.leader_log.writable_opening_number is not None
         and herder.is_caught_up
         and protocol_of(herder).are_requests_signed(herder)
-        and not herder.lifecycle.is_leaving
+        and not herder.lifecycle.is_shutting_down
     )
 
 
-def _needs_new_key(turn: Turn) -> bool:
+def _must_make_new_key_here(turn: Turn) -> bool:
     """Whether this worker must make a new key now: it makes keys (:func:`_is_key_maker`), knows the wall clock, and
     there is no key, or the key has another algorithm or size than the settings, or has expired."""
     herder, known, wanted = turn.herder, turn.herder.config.session_key, turn.herder.settings.session_key_settings
@@ -224,11 +224,11 @@ def _needs_new_key(turn: Turn) -> bool:
         return False
     if known is None or (known.algorithm, len(known.key)) != (wanted.key_algorithm, wanted.key_size_bytes):
         return True
-    expires_ms = _key_expires_ms(herder)
+    expires_ms = _key_expires_at_monotonic_ms(herder)
     return expires_ms is not None and turn.now_ms >= expires_ms
 
 
-def _key_expires_ms(herder: Herder) -> int | None:
+def _key_expires_at_monotonic_ms(herder: Herder) -> int | None:
     """When the current key expires, in ms on this worker's monotonic clock. None when there is no key, it does not
     expire, another key is being made, the wall clock is not known yet, or this worker does not make keys."""
     known, ttl_ms, epoch_ms = (

@@ -53,7 +53,7 @@ class HerderSettings:
 
     worker_id: WorkerId
     url: WorkerUrl
-    plugin_version: str
+    plugin_version_in_statuses: str
     """The version of Coterie's plug-ins, which each status of this worker's own jobs contains (KIP-891)."""
     name: str | None = None
     """``worker.name``: this worker's name in messages and in the REST API; None: its ``host:port`` is used."""
@@ -76,7 +76,7 @@ class HerderSettings:
     rebalance_policy: RebalancePolicy = field(default_factory=RebalancePolicy)
     """The limits and delays of the assignments that this worker computes while it is the leader."""
     session_key_settings: SessionKeySettings = field(default_factory=SessionKeySettings)
-    are_signatures_required: bool = False
+    must_protocol_sign_requests: bool = False
     """Whether requests between workers are refused while the group uses a protocol without signatures: users have to
     log in at this worker (``rest.users.file``), and an unsigned request names no user."""
     rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
@@ -233,7 +233,7 @@ class PendingWrite:
         return self.attempt is not None and self.attempt.is_repeat
 
     @property
-    def is_under_way(self) -> bool:
+    def has_begun_at_queue_head(self) -> bool:
         """Whether the write is at the head of the queue and has begun. At most one write is under way at a time."""
         return isinstance(self.phase, FindingConfigLogEnd | ReadingToConfigLogEnd | AppendingWrite | WriteAppended)
 
@@ -424,7 +424,7 @@ class Lifecycle:
         return isinstance(self.phase, Relaunching | ClosingRuntime)
 
     @property
-    def is_leaving(self) -> bool:
+    def is_shutting_down(self) -> bool:
         """Whether the worker is shutting down: it leaves its group and its process ends."""
         return isinstance(self.phase, ShuttingDown | LeavingGroup)
 
@@ -547,20 +547,20 @@ class WorkerMembership:
                 return False
 
     @property
-    def is_named_leader(self) -> bool:
+    def is_leader_of_last_round(self) -> bool:
         """Whether the last round that has ended made this worker the leader; another round may be running."""
         return bool(self.member_id) and self.leader == self.member_id
 
     @property
-    def has_known_leader(self) -> bool:
+    def has_leader_and_current_assignment(self) -> bool:
         """Whether this worker is the leader or has the leader's URL, the last round has ended with an assignment, and
         no round is running."""
-        return self.has_current_assignment and (self.is_named_leader or bool(self.leader_url))
+        return self.has_current_assignment and (self.is_leader_of_last_round or bool(self.leader_url))
 
     @property
-    def is_leader(self) -> bool:
+    def is_leader_with_current_assignment(self) -> bool:
         """Whether this worker is the leader, the last round has ended with an assignment, and no round is running."""
-        return self.has_current_assignment and self.is_named_leader
+        return self.has_current_assignment and self.is_leader_of_last_round
 
     @property
     def member_state(self) -> MemberState:

@@ -18,7 +18,7 @@ WAITS_FOR_CONFIG = "The connector is split again; the task waits for its config"
 """The trace of a task that is RESTARTING because its checkpoint generation is closed."""
 
 
-def is_failing(status: Status) -> bool:
+def is_failed_or_restarting_after_error(status: Status) -> bool:
     """Whether the job with this status is FAILED, or RESTARTING because of an error, which is then its trace. A task
     that waits for its config (the trace :data:`WAITS_FOR_CONFIG`) has no error."""
     has_error = status.trace not in (None, WAITS_FOR_CONFIG)
@@ -38,7 +38,7 @@ def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = Non
         worker_id=herder.settings.worker_id,
         generation=GenerationId(herder.place.epoch),
         trace=trace,
-        version=herder.settings.plugin_version,
+        version=herder.settings.plugin_version_in_statuses,
     )
     herder.work.last_reported[job] = (state, trace)
     if state not in (JobState.FAILED, JobState.UNASSIGNED) or herder.statuses.may_overwrite(job, status):
@@ -57,7 +57,7 @@ def report_deleted_job(turn: Turn, job: Job) -> None:
             active_topics.queue_topic_tombstones(turn, job)
 
 
-def report_released_job(turn: Turn, job: Job) -> None:
+def report_release_or_deletion(turn: Turn, job: Job) -> None:
     """Queue this worker's last status of a job that it has released: UNASSIGNED, or a tombstone if the job is not
     configured any more. Then forget which status was reported last."""
     herder = turn.herder
@@ -120,7 +120,7 @@ def append_queued_statuses(turn: Turn) -> None:
         return
     work.statuses_in_flight, work.queued_statuses = work.queued_statuses, {}
     lines = tuple(status_line_of_job(job, status) for job, status in work.statuses_in_flight.items())
-    turn.emit(AppendStatusLines(lines=lines + active_topics.mark_queued_lines_in_flight(turn)))
+    turn.emit(AppendStatusLines(lines=lines + active_topics.mark_queued_topics_in_flight(turn)))
 
 
 def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
@@ -131,7 +131,7 @@ def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
         herder.work.statuses_in_flight = {}
         active_topics.clear_topics_in_flight(turn)
         return
-    place.allow_join_before_statuses(turn)
+    place.allow_join_before_statuses_written(turn)
     turn.emit(
         WriteLogMessage(
             text=f"Statuses could not be written to the status topic; the next attempt is in {RETRY_MS} ms: "
@@ -152,7 +152,7 @@ def requeue_failed_statuses(turn: Turn) -> None:
         if (not is_job_configured(turn, job) if status is None else herder.statuses.may_overwrite(job, status))
     }
     herder.work.statuses_in_flight = {}
-    active_topics.requeue_failed_lines(turn)
+    active_topics.requeue_topics_in_flight(turn)
 
 
 def is_job_configured(turn: Turn, job: Job) -> bool:

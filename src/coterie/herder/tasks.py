@@ -80,7 +80,7 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
         ):
             run.state = Restarting(
                 spec=dead.spec,
-                has_progressed=dead.has_progressed,
+                has_progressed_since_start=dead.has_progressed_since_start,
                 failures_since_progress=dead.failures_since_progress,
                 restart_policy=dead.restart_policy,
             )
@@ -98,7 +98,7 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
         case _:
             pass
     if not run.may_hold_checkpoint and task not in herder.place.assigned:
-        statuses.report_released_job(turn, task)
+        statuses.report_release_or_deletion(turn, task)
         del herder.work.local_tasks[task]
     else:
         _report_status(turn, task, run)
@@ -132,7 +132,7 @@ def _may_start(turn: Turn, run: LocalTask, spec: TaskSpec) -> bool:
     if isinstance(run.state, StartRetryPending) and turn.now_ms < run.state.starts_at_ms:
         return False
     has_ended_so = isinstance(run.state, Failed | CheckpointClosed) and run.state.spec == spec
-    return not has_ended_so and not herder.lifecycle.is_leaving
+    return not has_ended_so and not herder.lifecycle.is_shutting_down
 
 
 def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
@@ -150,7 +150,11 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
         case Starting():
             # The last status of the former owner is no longer valid.
             statuses.report_status(turn, task, JobState.UNASSIGNED)
-        case Running(has_progressed=True) | FailedQuery(has_progressed=True) | Restarting(has_progressed=True):
+        case (
+            Running(has_progressed_since_start=True)
+            | FailedQuery(has_progressed_since_start=True)
+            | Restarting(has_progressed_since_start=True)
+        ):
             statuses.report_status(turn, task, JobState.RUNNING)
         case CheckpointClosed() if herder.config.target_state(task.connector) is TargetState.STARTED:
             statuses.report_status(turn, task, JobState.RESTARTING, statuses.WAITS_FOR_CONFIG)
@@ -209,7 +213,9 @@ def on_started(turn: Turn, event: TaskStarted) -> None:
     state = run.state
     assert isinstance(state, Starting | Restarting), f"{event.task} has started, but no start was ordered"
     running = Running(
-        spec=state.spec, has_progressed=state.has_progressed, failures_since_progress=state.failures_since_progress
+        spec=state.spec,
+        has_progressed_since_start=state.has_progressed_since_start,
+        failures_since_progress=state.failures_since_progress,
     )
     run.state = state.early_end or running
 
@@ -255,11 +261,11 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
         return
     match run.state:
         case Starting() | Running() | Restarting() as state if (
-            state.failures_since_progress or not state.has_progressed
+            state.failures_since_progress or not state.has_progressed_since_start
         ):
-            run.state = replace(state, has_progressed=True, failures_since_progress=0)
-        case FailedQuery(has_progressed=False) as dead:
-            run.state = replace(dead, has_progressed=True)
+            run.state = replace(state, has_progressed_since_start=True, failures_since_progress=0)
+        case FailedQuery(has_progressed_since_start=False) as dead:
+            run.state = replace(dead, has_progressed_since_start=True)
         case _:
             pass
     run.outage = None
@@ -369,7 +375,7 @@ def _schedule_query_restart_or_fail(
         trace = _log_and_trace_final_failure(turn, event, failures, event.restart_policy)
     return FailedQuery(
         spec=before.spec,
-        has_progressed=before.has_progressed,
+        has_progressed_since_start=before.has_progressed_since_start,
         failures_since_progress=failures,
         trace=trace,
         restarts_at_ms=restarts_at_ms,

@@ -66,7 +66,7 @@ class FailedQuery:
     """The query has failed; this worker still holds the checkpoint."""
 
     spec: TaskSpec
-    has_progressed: bool
+    has_progressed_since_start: bool
     """Whether the query had reported progress since the task was started."""
     failures_since_progress: int
     """How often the query has failed since it last progressed."""
@@ -84,7 +84,7 @@ class Starting:
     """The start of the task was ordered and has not returned."""
 
     spec: TaskSpec
-    has_progressed: bool = False
+    has_progressed_since_start: bool = False
     """Whether the query has reported progress, which may happen before the start returns."""
     failures_since_progress: int = 0
     """How often starts with ``spec`` have failed in a row, or the query has failed since it last progressed."""
@@ -101,7 +101,7 @@ class Restarting:
     """The query is being restarted on the checkpoint that this worker holds."""
 
     spec: TaskSpec
-    has_progressed: bool
+    has_progressed_since_start: bool
     """Whether the query has reported progress since the task was started."""
     failures_since_progress: int
     """How often the query has failed since it last progressed."""
@@ -118,7 +118,7 @@ class Running:
     """The task's query runs."""
 
     spec: TaskSpec
-    has_progressed: bool
+    has_progressed_since_start: bool
     """Whether the query has reported progress since the task was started: only then is the task's status RUNNING."""
     failures_since_progress: int
     """How often the query has failed since it last progressed."""
@@ -274,7 +274,7 @@ LocalConnectorState: TypeAlias = NotSplit | Splitting | SplitRetryPending | Unsp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingTaskConfigsPublication:
+class TaskConfigsPublicationInProgress:
     """Task configs were sent to the leader (or submitted here, if this worker is the leader), and no answer has come
     yet."""
 
@@ -287,7 +287,7 @@ class LocalConnector:
 
     def __init__(self) -> None:
         self.state: LocalConnectorState = NotSplit()
-        self.publishing: PendingTaskConfigsPublication | None = None
+        self.publishing: TaskConfigsPublicationInProgress | None = None
         """The publication in progress. Separate from ``state``, because a new split can replace a split whose task
         configs are being sent."""
 

@@ -73,10 +73,10 @@ def _task_phase(state: LocalTaskState) -> str:
         case CheckpointClosed():
             return "closed"
         case (
-            Running(has_progressed=has_progressed)
-            | FailedQuery(has_progressed=has_progressed)
-            | Restarting(has_progressed=has_progressed)
+            Running(has_progressed_since_start=has_progressed_since_start)
+            | FailedQuery(has_progressed_since_start=has_progressed_since_start)
+            | Restarting(has_progressed_since_start=has_progressed_since_start)
         ):
-            return "running" if has_progressed else "started"
+            return "running" if has_progressed_since_start else "started"
         case NotStarted():
             return "stopped"

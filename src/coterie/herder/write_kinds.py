@@ -200,7 +200,7 @@ class DeletionWrite(_WriteDefaults):
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends: two tombstones."""
-        return config_records.deletion_lines(self.request.connector)
+        return config_records.connector_and_target_state_tombstones(self.request.connector)
 
     def request_id_carrier_lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The target state, unchanged: a tombstone cannot contain the request's id."""

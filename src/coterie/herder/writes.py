@@ -126,12 +126,12 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
         if (refusal := _signature_refusal(herder, write)) is not None:
             _answer_write(turn, write, refusal)
             return
-        if not herder.place.has_known_leader:
+        if not herder.place.has_leader_and_current_assignment:
             return
         if write.is_repeat:
             write.phase = WriteQueued(validated_config=None)
             return
-        if not herder.place.is_leader:
+        if not herder.place.is_leader_with_current_assignment:
             _answer_write(turn, write, place.not_leader_refusal(herder))
             return
     _validate_or_queue(turn, write)
@@ -169,21 +169,21 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
 
 def _write_to_advance(herder: Herder) -> PendingWrite | None:
     """The write at the head of the queue: the write that is under way, else the first queued write that may begin; None
-    if there is none. While the writes that need the leader wait (:func:`_awaits_leader_log`), a queued pause or resume
-    may begin before them, but not before a waiting write of the same connector.
+    if there is none. While the writes that need the leader wait (:func:`_awaits_leader_or_leader_log`), a queued pause
+    or resume may begin before them, but not before a waiting write of the same connector.
 
     Only queued writes keep their order. A later write can enter the queue before an earlier write that still waits for
     the group or for its validation. A client that sends its next request after the response to the last one sees no
     wrong order: the last write is then complete or dropped, or it is under way although its request has timed out, and
     ends before all queued writes. (Only a change of offsets that has timed out may end later.)"""
     writes = herder.requests.writes.values()
-    if (under_way := next((write for write in writes if write.is_under_way), None)) is not None:
+    if (under_way := next((write for write in writes if write.has_begun_at_queue_head), None)) is not None:
         return under_way
     waiting_connectors: set[ConnectorName] = set()
     for write in writes:
         if isinstance(write.phase, WriteQueued):
             connector = write.kind.request.connector
-            may_begin = not write.kind.needs_leader or not _awaits_leader_log(herder)
+            may_begin = not write.kind.needs_leader or not _awaits_leader_or_leader_log(herder)
             if may_begin and connector not in waiting_connectors:
                 return write
             waiting_connectors.add(connector)
@@ -211,12 +211,12 @@ def _advance_write(turn: Turn, write: PendingWrite) -> bool:
             return False
 
 
-def _awaits_leader_log(herder: Herder) -> bool:
+def _awaits_leader_or_leader_log(herder: Herder) -> bool:
     """Whether no leader is known, or this worker is the leader and may not write as the leader yet. False on a worker
     that is not the leader and knows it: it refuses such writes later."""
-    if herder.place.is_leader:
+    if herder.place.is_leader_with_current_assignment:
         return herder.leader_log.writable_opening_number is None
-    return not herder.place.has_known_leader
+    return not herder.place.has_leader_and_current_assignment
 
 
 def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigLogEnd) -> bool:
@@ -225,11 +225,11 @@ def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigLog
     since the validation began, validate the config again; if the leader's log was opened again since the lookup of the
     log's end, look that up again. Returns whether :func:`advance_writes` may continue."""
     herder, kind = turn.herder, write.kind
-    if (answer := _answer_of_earlier_attempt(herder, write)) is not None:
+    if (answer := _answer_if_maybe_performed_before(herder, write)) is not None:
         _answer_write(turn, write, answer)
         return True
-    if kind.needs_leader and not herder.place.is_leader:
-        if herder.place.has_known_leader:
+    if kind.needs_leader and not herder.place.is_leader_with_current_assignment:
+        if herder.place.has_leader_and_current_assignment:
             _answer_write(turn, write, place.not_leader_refusal(herder))
         else:
             write.phase = WriteQueued(validated_config=phase.validated_config)
@@ -249,7 +249,7 @@ def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigLog
         _validate_or_queue(turn, write)
         return True
     if isinstance(kind, OffsetsWrite):
-        _begin_offset_change(turn, write, kind)
+        _begin_or_refuse_offset_change(turn, write, kind)
         return True
     known = herder.config.connector(kind.request.connector)
     write.phase = AppendingWrite(replaced_config=None if known is None else known.config)
@@ -269,10 +269,12 @@ def _lines_to_append(config: ConfigState, write: PendingWrite) -> tuple[NewTopic
     lines = write.kind.lines(config)
     if write.attempt is None:
         return lines
-    return config_records.with_request_id((*write.kind.request_id_carrier_lines(config), *lines), write.attempt.id)
+    return config_records.with_request_id_in_last_non_tombstone(
+        (*write.kind.request_id_carrier_lines(config), *lines), write.attempt.id
+    )
 
 
-def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | None:
+def _answer_if_maybe_performed_before(herder: Herder, write: PendingWrite) -> Answer | None:
     """The response to a write that an earlier attempt has performed; a refusal if the log cannot tell whether one has.
     None for a write that may be performed now."""
     if write.attempt is None:
@@ -281,7 +283,7 @@ def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | 
     if written is not None:
         return write.kind.answer_when_complete(herder.config, herder.statuses, replaced_config=written.replaced_config)
     if not write.is_repeat or (
-        write.kind.can_be_looked_up and protocol_of(herder).are_repeated_writes_looked_up(herder)
+        write.kind.can_be_looked_up and protocol_of(herder).are_repeated_writes_deduplicated(herder)
     ):
         return None
     message = (
@@ -291,7 +293,7 @@ def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | 
     return RequestRefused(problem=Problem.OUTCOME_UNKNOWN, message=message)
 
 
-def _begin_offset_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
+def _begin_or_refuse_offset_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
     """Let the runtime change the offsets of the connector. Refused if this worker's lease has ended: another worker may
     then be the leader, and may resume the connector."""
     herder, name = turn.herder, kind.request.connector
@@ -348,7 +350,7 @@ def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNot
     if (message := event.infos.unknown_class_message) is not None:
         _answer_write(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
         return
-    if (message := event.infos.client_property_message) is not None:
+    if (message := event.infos.client_property_type_error) is not None:
         _answer_write(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         return
     # The runtime may report an error of the name, too; only this room's error of the name is kept.
@@ -498,7 +500,7 @@ def _blocking_write(herder: Herder, write: PendingWrite) -> PendingWrite:
     Only a queued write that does not wait for the leader itself can wait for another write: normally for the write at
     the head of the queue. If an earlier write of the same connector waits for the leader, ``write`` waits for that one:
     the head of the queue is then a write of another connector."""
-    awaits_leader = _awaits_leader_log(herder)
+    awaits_leader = _awaits_leader_or_leader_log(herder)
     if not isinstance(write.phase, WriteQueued) or (write.kind.needs_leader and awaits_leader):
         return write
     if awaits_leader:
@@ -517,8 +519,12 @@ def _activity_text(herder: Herder, write: PendingWrite) -> str:
             return "reading to the end of internal topics, or starting the task runtime"
         case WriteAwaitingGroup():
             return _GROUP_ACTIVITY
-        case WriteQueued() if _awaits_leader_log(herder):
-            return "reclaiming write privileges for the config topic" if herder.place.is_leader else _GROUP_ACTIVITY
+        case WriteQueued() if _awaits_leader_or_leader_log(herder):
+            return (
+                "reclaiming write privileges for the config topic"
+                if herder.place.is_leader_with_current_assignment
+                else _GROUP_ACTIVITY
+            )
         case ValidatingWrite():
             return VALIDATION_ACTIVITY
         case SettingInitialOffsets():

@@ -20,9 +20,9 @@ class BootstrapClient:
         self._security = security
         self._servers = [Address.parse(server) for server in servers]
 
-    async def ask_any_server(self, api: ApiVersionRange, values: Values, timeout_s: float) -> Any:
+    async def ask_any_server(self, api: ApiVersionRange, values: Values, timeout_per_server_s: float) -> Any:
         """Send a request with ``values`` to one server after the other, each on a new connection and for at most
-        ``timeout_s``, until one responds. Returns kio's response entity, which may contain an error code.
+        ``timeout_per_server_s``, until one responds. Returns kio's response entity, which may contain an error code.
 
         :raises WorldError: when every server fails: it cannot be reached, does not respond in time, rejects this client
             or does not support ``api``. The message contains the reason for each server.
@@ -30,10 +30,10 @@ class BootstrapClient:
         reasons: list[str] = []
         for server in list(self._servers):
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(timeout_per_server_s):
                     return await self.ask_server(server, api, values)
             except TimeoutError:
-                reasons.append(f"the broker at {server} did not respond within {timeout_s:g} s")
+                reasons.append(f"the broker at {server} did not respond within {timeout_per_server_s:g} s")
             except WorldError as error:
                 reasons.append(str(error))
             # Try the other brokers first next time. A concurrent call may have moved this server from its place.

@@ -16,7 +16,7 @@ from coterie.kafka.connection import (
 )
 from coterie.kafka.coordinator_finder import TRANSACTION_KEY, coordinator_in_response
 from coterie.kafka.leader_log import missing_write_permission_message
-from coterie.kafka.security import tls_context
+from coterie.kafka.security import cached_tls_context
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 
@@ -44,10 +44,10 @@ async def check_broker_access_if_reachable(
         security.protocol.
     :raises WorldError: when a file with certificates is missing or invalid.
     """
-    await tls_context(security)
+    await cached_tls_context(security)
     for server in bootstrap_servers:
         try:
-            await _check_access_with_retries(
+            await _check_access_with_retries_or_raise(
                 Address.parse(server), client_id, security, transactional_id, timeout_s=timeout_ms / 1000
             )
         except BrokerAccessError:
@@ -63,7 +63,7 @@ async def check_broker_access_if_reachable(
             return
 
 
-async def _check_access_with_retries(
+async def _check_access_with_retries_or_raise(
     address: Address, client_id: str, security: KafkaSecurity, transactional_id: str | None, *, timeout_s: float
 ) -> None:
     """Return when the broker has accepted this client. While the broker closes connections without a response, or sends
@@ -78,7 +78,7 @@ async def _check_access_with_retries(
     while True:
         try:
             async with asyncio.timeout(timeout_s):
-                return await _test_access_once(address, client_id, security, transactional_id)
+                return await _check_access_once_or_raise(address, client_id, security, transactional_id)
         except NoValidResponseError:
             # The broker may be stopping, or may be starting behind a proxy.
             if asyncio.get_running_loop().time() + _RETRY_DELAY_S > deadline_s:
@@ -90,7 +90,7 @@ async def _check_access_with_retries(
         await asyncio.sleep(_RETRY_DELAY_S)
 
 
-async def _test_access_once(
+async def _check_access_once_or_raise(
     address: Address, client_id: str, security: KafkaSecurity, transactional_id: str | None
 ) -> None:
     """Open a connection, send one request that needs a login, and one that needs the right to ``transactional_id`` if

@@ -16,7 +16,7 @@ from coterie.kafka.connect_group_values import (
     heartbeat_request_values,
     install_request_values,
     prepare_request_values,
-    to_connect_error_code,
+    to_connect_error_code_or_unknown,
     to_describe_response,
     to_heartbeat_response,
     to_install_response,
@@ -124,7 +124,7 @@ class KafkaConnectCoordinatorClient:
         if isinstance(connection, ErrorCode):
             return _make_error_response(
                 request,
-                to_connect_error_code(connection),
+                to_connect_error_code_or_unknown(connection),
                 f"no coordinator of group {request.group_id} was found: {connection.name}",
             )
         try:

@@ -25,7 +25,7 @@ from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch,
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, SnapshotMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import job_arrays, jobs_in_arrays
+from coterie.wire.connect_group_jobs import distinct_jobs_in_arrays, job_arrays
 from coterie.wire.kio_entities import Values
 
 _ABSENT = -1
@@ -119,7 +119,7 @@ def _claims_values(claims: Claims) -> Values:
 # -- responses --------------------------------------------------------------------------------------------------------
 
 
-def to_connect_error_code(code: int) -> ConnectErrorCode:
+def to_connect_error_code_or_unknown(code: int) -> ConnectErrorCode:
     """Convert the error code of a response. A code that this version of Coterie does not have becomes
     UNKNOWN_SERVER_ERROR."""
     try:
@@ -128,10 +128,10 @@ def to_connect_error_code(code: int) -> ConnectErrorCode:
         return ConnectErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def response_error_message(code: int, message: str | None) -> str | None:
+def error_message_with_unknown_code(code: int, message: str | None) -> str | None:
     """The error message of a response, None if there is none. For a code that this version of Coterie does not have,
     the message begins with the number of the code."""
-    if code == to_connect_error_code(code):
+    if code == to_connect_error_code_or_unknown(code):
         return message
     return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"
 
@@ -143,15 +143,17 @@ def to_heartbeat_response(entity: Any) -> HeartbeatResponse:
     """
     assignment = entity.assignment
     return HeartbeatResponse(
-        error=to_connect_error_code(entity.error_code),
-        message=response_error_message(entity.error_code, entity.error_message),
+        error=to_connect_error_code_or_unknown(entity.error_code),
+        message=error_message_with_unknown_code(entity.error_code, entity.error_message),
         member_epoch=MemberEpoch(entity.member_epoch),
         heartbeat_interval_ms=entity.heartbeat_interval_ms,
         assignment=None
         if assignment is None
         else AssignmentToMember(
-            jobs=jobs_in_arrays(assignment.connectors_and_tasks),
-            jobs_by_epoch={GroupEpoch(one.epoch): jobs_in_arrays(one) for one in assignment.job_epochs},
+            jobs=distinct_jobs_in_arrays(assignment.connectors_and_tasks),
+            jobs_by_assignment_epoch={
+                GroupEpoch(one.epoch): distinct_jobs_in_arrays(one) for one in assignment.job_epochs
+            },
             assignment_epoch=GroupEpoch(entity.assignment_epoch),
             config_offset=ConfigOffset(entity.config_offset),
             version=assignment.version,
@@ -173,10 +175,10 @@ def to_prepare_response(entity: Any) -> PrepareAssignmentResponse:
 
     :raises InvalidFieldError: when a job is not valid.
     """
-    error = to_connect_error_code(entity.error_code)
+    error = to_connect_error_code_or_unknown(entity.error_code)
     return PrepareAssignmentResponse(
         error=error,
-        message=response_error_message(entity.error_code, entity.error_message),
+        message=error_message_with_unknown_code(entity.error_code, entity.error_message),
         snapshot=_to_snapshot(entity) if error is ConnectErrorCode.NONE else None,
     )
 
@@ -184,8 +186,8 @@ def to_prepare_response(entity: Any) -> PrepareAssignmentResponse:
 def to_install_response(entity: Any) -> InstallAssignmentResponse:
     """Convert a ConnectGroupInstallAssignment response."""
     return InstallAssignmentResponse(
-        error=to_connect_error_code(entity.error_code),
-        message=response_error_message(entity.error_code, entity.error_message),
+        error=to_connect_error_code_or_unknown(entity.error_code),
+        message=error_message_with_unknown_code(entity.error_code, entity.error_message),
     )
 
 
@@ -196,10 +198,10 @@ def to_describe_response(entity: Any) -> GroupDescriptionResponse:
     :raises ValueError: when a member has an unknown state, or the response does not contain one group.
     """
     (group,) = entity.groups
-    error = to_connect_error_code(group.error_code)
+    error = to_connect_error_code_or_unknown(group.error_code)
     return GroupDescriptionResponse(
         error=error,
-        message=response_error_message(group.error_code, group.error_message),
+        message=error_message_with_unknown_code(group.error_code, group.error_message),
         description=_to_group_description(group) if error is ConnectErrorCode.NONE else None,
     )
 
@@ -219,13 +221,13 @@ def _to_snapshot(entity: Any) -> GroupSnapshot:
                 member_id=MemberId(one.member_id),
                 instance_id=_to_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
-                jobs=jobs_in_arrays(one),
+                jobs=distinct_jobs_in_arrays(one),
                 delay_left_ms=_none_if_absent(one.delay_left_ms),
             )
             for one in entity.departed
         ),
         config_offset=ConfigOffset(_ABSENT if configured is None else configured.config_offset),
-        configured=NO_JOBS if configured is None else jobs_in_arrays(configured),
+        configured=NO_JOBS if configured is None else distinct_jobs_in_arrays(configured),
         max_delay_ms=_none_if_absent(entity.max_delay_ms),
         time_limit_ms=max(1, entity.time_limit_ms),
     )
@@ -233,7 +235,7 @@ def _to_snapshot(entity: Any) -> GroupSnapshot:
 
 def _to_snapshot_member(struct: Any) -> SnapshotMember:
     """Convert one member in a response to ConnectGroupPrepareAssignment, for an assignor."""
-    target = jobs_in_arrays(struct.connectors_and_tasks)
+    target = distinct_jobs_in_arrays(struct.connectors_and_tasks)
     return SnapshotMember(
         member_id=MemberId(struct.member_id),
         member_epoch=MemberEpoch(struct.member_epoch),
@@ -244,10 +246,10 @@ def _to_snapshot_member(struct: Any) -> SnapshotMember:
         version=struct.assignor.version,
         reason=struct.assignor.reason,
         metadata=struct.assignor.metadata,
-        claims=None if struct.claims.value is None else jobs_in_arrays(struct.claims.value),
+        claims=None if struct.claims.value is None else distinct_jobs_in_arrays(struct.claims.value),
         draining=struct.draining,
         target=target,
-        current=target if struct.current.value is None else jobs_in_arrays(struct.current.value),
+        current=target if struct.current.value is None else distinct_jobs_in_arrays(struct.current.value),
         pending=_jobs_in_tagged_field(struct.pending),
         former=_jobs_in_tagged_field(struct.former),
     )
@@ -271,14 +273,16 @@ def _to_group_description(group: Any) -> GroupDescription:
                 member_id=MemberId(one.member_id),
                 instance_id=_to_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
-                jobs=jobs_in_arrays(one),
+                jobs=distinct_jobs_in_arrays(one),
                 delay_left_ms=_none_if_absent(one.delay_left_ms),
                 held_left_ms=one.held_left_ms,
                 reason=one.reason,
             )
             for one in group.departed
         ),
-        unplaceable=tuple(UnplaceableJobs(jobs=jobs_in_arrays(one), reason=one.reason) for one in group.unplaceable),
+        unplaceable=tuple(
+            UnplaceableJobs(jobs=distinct_jobs_in_arrays(one), reason=one.reason) for one in group.unplaceable
+        ),
         configs={one.name: one.value for one in group.configs},
     )
 
@@ -295,18 +299,18 @@ def _to_member_description(struct: Any) -> MemberDescription:
         url=WorkerUrl(struct.url),
         name=struct.name,
         config_offset=ConfigOffset(struct.config_offset),
-        claims=None if struct.claims is None else jobs_in_arrays(struct.claims),
+        claims=None if struct.claims is None else distinct_jobs_in_arrays(struct.claims),
         draining=struct.draining,
-        assigned=jobs_in_arrays(struct.assigned),
-        pending=jobs_in_arrays(struct.pending),
-        target=jobs_in_arrays(struct.target),
-        awaited={MemberId(one.holder_id): jobs_in_arrays(one) for one in struct.awaited},
+        assigned=distinct_jobs_in_arrays(struct.assigned),
+        pending=distinct_jobs_in_arrays(struct.pending),
+        target=distinct_jobs_in_arrays(struct.target),
+        awaited={MemberId(one.holder_id): distinct_jobs_in_arrays(one) for one in struct.awaited},
     )
 
 
 def _jobs_in_tagged_field(struct: Any) -> Jobs:
     """The jobs in a tagged field; no jobs if the field is absent."""
-    return NO_JOBS if struct.value is None else jobs_in_arrays(struct.value)
+    return NO_JOBS if struct.value is None else distinct_jobs_in_arrays(struct.value)
 
 
 def _to_instance_id(value: str | None) -> InstanceId | None:

@@ -13,7 +13,7 @@ import ssl
 from typing import Any, NamedTuple, Self
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.security import PLAINTEXT, SaslLogin, tls_context
+from coterie.kafka.security import PLAINTEXT, SaslLogin, cached_tls_context
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import LENGTH_SIZE, decode_response, encode_request, with_length
@@ -199,14 +199,14 @@ class BrokerConnection:
             )
         login = SaslLogin(security)
         token: bytes | None = login.first_token()
-        token_number = 0
+        sent_token_count = 0
         try:
             while token is not None:
-                token_number += 1
+                sent_token_count += 1
                 response = await self.ask(SASL_AUTHENTICATE, {"auth_bytes": token})
                 if response.error_code != ErrorCode.none:
                     raise AuthenticationFailedError(response.error_message or response.error_code.name)
-                token = login.next_token(response.auth_bytes, token_number)
+                token = login.next_token(response.auth_bytes, sent_token_count)
         except (AuthenticationFailedError, WireError) as error:
             raise BrokerAccessError(
                 f"the broker at {self._address} rejects the user {security.username}: {str(error).rstrip('.')};"
@@ -292,12 +292,12 @@ class _ResponseRouter(asyncio.Protocol):
             while (frame := self._next_frame()) is not None:
                 self._complete_request(frame)
         except WireError as error:
-            self._fail_all_requests(error)
+            self._fail_present_and_later_requests(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio calls this when the connection is closed, by either side: all outstanding and all later requests
         fail."""
-        self._fail_all_requests(exc if isinstance(exc, OSError) else ConnectionError("it was closed"))
+        self._fail_present_and_later_requests(exc if isinstance(exc, OSError) else ConnectionError("it was closed"))
 
     def _next_frame(self) -> bytes | None:
         """Remove the next frame from the received bytes and return it without its length; None if it is not complete.
@@ -328,7 +328,7 @@ class _ResponseRouter(asyncio.Protocol):
         if not response_future.cancelled():
             response_future.set_result(frame)
 
-    def _fail_all_requests(self, error: OSError | WireError) -> None:
+    def _fail_present_and_later_requests(self, error: OSError | WireError) -> None:
         """Complete all outstanding requests with ``error``. Later requests fail with the error of the first call of
         this method."""
         if self._connection_error is None:
@@ -345,7 +345,7 @@ async def _open_transport(address: Address, security: KafkaSecurity) -> tuple[as
     :raises OSError: when the broker cannot be reached, or the TLS handshake fails.
     :raises WorldError: when a file with certificates is missing or invalid.
     """
-    context = await tls_context(security)
+    context = await cached_tls_context(security)
     loop = asyncio.get_running_loop()
     transport, router = await loop.create_connection(_ResponseRouter, address.host, address.port, ssl=context)
     # No bytes are sent while a join is parked: with keep-alive the system notices that the peer cannot be reached.

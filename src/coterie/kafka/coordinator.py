@@ -148,7 +148,7 @@ class _CoordinatorConnections:
             ) from None
         if answer.error_code in MOVED and self._current is connection:
             self._current = None
-        self._close_idle_former_connections()
+        self._close_idle_noncurrent_connections()
         return answer
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class _CoordinatorConnections:
             ):
                 return current
             self._current = None
-            self._close_idle_former_connections()
+            self._close_idle_noncurrent_connections()
             coordinator = await self._finder.find(group_id, self._open_timeout_s)
             if isinstance(coordinator, ErrorCode):
                 return coordinator
@@ -181,7 +181,7 @@ class _CoordinatorConnections:
             self._connections.add(self._current)
             return self._current
 
-    def _close_idle_former_connections(self) -> None:
+    def _close_idle_noncurrent_connections(self) -> None:
         """Close the former connections (all but ``_current``) that have no outstanding request."""
         for connection in list(self._connections):
             if connection is not self._current and not connection.has_outstanding_requests:

@@ -21,16 +21,16 @@ class CoordinatorFinder:
     def __init__(self, bootstrap_servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
         self._servers = BootstrapClient(bootstrap_servers, client_id, security)
 
-    async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
+    async def find(self, group_id: GroupId, timeout_per_server_s: float) -> Address | ErrorCode:
         """The address of the group's coordinator; or the error code of FindCoordinator when there is no coordinator
         yet, or this client may not use the group. Each call asks one server after the other, each for at most
-        ``timeout_s``, until one responds; no address is cached.
+        ``timeout_per_server_s``, until one responds; no address is cached.
 
         :raises WorldError: when no server responds; the message contains the reason for each server.
         """
         # Up to version 3 request and response have fields for one key; from version 4 on they have a list of keys.
         values = {"key": group_id, "key_type": GROUP_KEY, "coordinator_keys": (group_id,)}
-        answer = await self._servers.ask_any_server(FIND_COORDINATOR, values, timeout_s)
+        answer = await self._servers.ask_any_server(FIND_COORDINATOR, values, timeout_per_server_s)
         found = coordinator_in_response(answer)
         error: ErrorCode = found.error_code
         return Address(found.host, found.port) if error == ErrorCode.none else error

@@ -186,7 +186,7 @@ class GroupAdmin:
         :raises WorldError: when the group's coordinator cannot be found, does not respond or refuses the request.
         """
         member = {"member_id": member_id, "group_instance_id": instance_id, "reason": _REASON}
-        response = await self._ask_coordinator(
+        response = await self._ask_coordinator_until_not_retriable(
             LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, leave_error_code
         )
         if (error := leave_error_code(response)) != ErrorCode.none:
@@ -200,7 +200,7 @@ class GroupAdmin:
         :raises UnsupportedApiError: when the coordinator does not serve connect groups.
         :raises WorldError: as :meth:`describe_group`.
         """
-        entity = await self._ask_coordinator(
+        entity = await self._ask_coordinator_until_not_retriable(
             CONNECT_GROUP_DESCRIBE,
             group_id,
             {"group_ids": (group_id,), "include_authorized_operations": False},
@@ -224,7 +224,7 @@ class GroupAdmin:
 
         :raises WorldError: as :meth:`describe_group`.
         """
-        response = await self._ask_coordinator(
+        response = await self._ask_coordinator_until_not_retriable(
             DESCRIBE_GROUPS,
             group_id,
             {"groups": (group_id,), "include_authorized_operations": False},
@@ -250,7 +250,7 @@ class GroupAdmin:
             ),
         )
 
-    async def _ask_coordinator(
+    async def _ask_coordinator_until_not_retriable(
         self, api: ApiVersionRange, group_id: GroupId, values: Values, error_of: Callable[[Any], int]
     ) -> Any:
         """Send a request to the group's coordinator and return the response. While the response has an error code of
@@ -261,11 +261,11 @@ class GroupAdmin:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                coordinator = await self._find_coordinator(group_id)
+                coordinator = await self._wait_for_coordinator(group_id)
                 response = await self._servers.ask_server(coordinator, api, values)
                 while error_of(response) in _RETRIED:
                     await asyncio.sleep(_RETRY_INTERVAL_S)
-                    coordinator = await self._find_coordinator(group_id)
+                    coordinator = await self._wait_for_coordinator(group_id)
                     response = await self._servers.ask_server(coordinator, api, values)
                 return response
         except TimeoutError:
@@ -274,7 +274,7 @@ class GroupAdmin:
                 "check the log of the broker"
             ) from None
 
-    async def _find_coordinator(self, group_id: GroupId) -> Address:
+    async def _wait_for_coordinator(self, group_id: GroupId) -> Address:
         """The address of the group's coordinator; while there is none, asks again, without a time limit.
 
         :raises WorldError: when no broker responds, or this client may not use the group.

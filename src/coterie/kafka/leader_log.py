@@ -92,7 +92,7 @@ class LeaderTopicLog:
         :raises WorldError: when the records could not be written, when it is unknown whether they were written, or
             after :meth:`close`. The log must be opened again.
         """
-        last_offset = await self._run_on_thread(lambda: self.append_blocking(records))
+        last_offset = await self._run_on_thread(lambda: self.append_blocking_and_return_last_offset(records))
         self._on_committed(last_offset)
         return last_offset + 1
 
@@ -126,7 +126,7 @@ class LeaderTopicLog:
             }
         )
         try:
-            self._retry_until_timeout(producer.init_transactions)
+            self._retry_short_calls_until_timeout(producer.init_transactions)
         except KafkaException as error:
             _discard_producer(producer)
             if _librdkafka_error_of(error).code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -137,7 +137,7 @@ class LeaderTopicLog:
             ) from None
         self._producer = producer
 
-    def append_blocking(self, records: Sequence[NewTopicRecord]) -> int:
+    def append_blocking_and_return_last_offset(self, records: Sequence[NewTopicRecord]) -> int:
         """Write ``records`` in one transaction; returns the offset of the last one. :meth:`append` calls this method on
         the log's thread, which it blocks. After an error the producer is dropped, and the log must be opened again.
 
@@ -183,7 +183,7 @@ class LeaderTopicLog:
             producer.begin_transaction()
             for record in records:
                 producer.produce(self._topic, value=record.value, key=record.key, on_delivery=on_delivery)
-            self._retry_until_timeout(lambda timeout_s: _flush_producer(producer, timeout_s))
+            self._retry_short_calls_until_timeout(lambda timeout_s: _flush_producer(producer, timeout_s))
         except (KafkaException, BufferError, SystemError) as error:
             errors.insert(0, _librdkafka_error_of(error))
         if not errors:
@@ -198,7 +198,7 @@ class LeaderTopicLog:
         :raises WorldError: when the commit has failed, or its result is unknown.
         """
         try:
-            self._retry_until_timeout(producer.commit_transaction)
+            self._retry_short_calls_until_timeout(producer.commit_transaction)
         except KafkaException as error:
             # Also if this producer is fenced: an earlier attempt may have succeeded, with its response lost.
             raise WorldError(
@@ -214,7 +214,7 @@ class LeaderTopicLog:
             f"transaction has timed out: {error.str()}"
         )
 
-    def _retry_until_timeout(self, call: Callable[[float], object]) -> None:
+    def _retry_short_calls_until_timeout(self, call: Callable[[float], object]) -> None:
         """Call ``call`` with the timeout :data:`CALL_STEP_S`, again and again until it returns without an error.
 
         :raises KafkaException: the last error, when ``call`` has not succeeded within ``CALL_TIMEOUT_S``, when the log
@@ -253,7 +253,7 @@ def _flush_producer(producer: Producer, timeout_s: float) -> None:
     """Wait until all records are delivered or have failed.
 
     :raises KafkaException: when neither is so for a record after ``timeout_s``. The error is marked as retriable, so
-        that :meth:`LeaderTopicLog._retry_until_timeout` waits again.
+        that :meth:`LeaderTopicLog._retry_short_calls_until_timeout` waits again.
     """
     if producer.flush(timeout_s):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records are not delivered", False, True, False))

@@ -91,7 +91,7 @@ def _write_combined_pem_if_needed(certificate: str, key: str, folder: Path) -> s
     return str(path)
 
 
-async def tls_context(security: KafkaSecurity) -> ssl.SSLContext | None:
+async def cached_tls_context(security: KafkaSecurity) -> ssl.SSLContext | None:
     """The TLS context for Coterie's own connections; None if ``security`` requires no TLS. Cached: a later change of a
     file has an effect only after a restart of this process, as in librdkafka.
 
@@ -144,16 +144,16 @@ class SaslLogin:
             return self._scram.first_message()
         return f"\0{self._security.username}\0{self._security.password}".encode()
 
-    def next_token(self, broker_token: bytes, token_number: int) -> bytes | None:
-        """The token to send after ``broker_token``, the broker's response to token number ``token_number`` (the first
-        is 1); None if the login is complete.
+    def next_token(self, broker_token: bytes, sent_token_count: int) -> bytes | None:
+        """The token to send after ``broker_token``, the broker's response to token number ``sent_token_count`` (the
+        first is 1); None if the login is complete.
 
         :raises WireError: when the response is malformed.
         :raises AuthenticationFailedError: when the broker rejects the login, or cannot prove its identity.
         """
         if self._scram is None:
             return None
-        if token_number == 1:
+        if sent_token_count == 1:
             return self._scram.final_message(broker_token)
         self._scram.verify_server_final(broker_token)
         return None

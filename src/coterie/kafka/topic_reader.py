@@ -12,14 +12,14 @@ from coterie.kafka.client_log import ClientFailureLogger, logger
 from coterie.nouns.errors import WorldError
 
 POLL_TIMEOUT_S = 0.2
-"""How long one call of :meth:`TopicReader.next_records` waits for a record; a reader that is being closed ends within
-this time."""
+"""How long one call of :meth:`TopicReader.poll_next_records` waits for a record; a reader that is being closed ends
+within this time."""
 RECORDS_PER_CALL_MAX = 500
 """The maximum number of records that one call returns: more would block the event loop for too long."""
 
 
 class TopicReader:
-    """Reads all partitions of one topic from their beginning. Each call of :meth:`next_records` returns the next
+    """Reads all partitions of one topic from their beginning. Each call of :meth:`poll_next_records` returns the next
     records.
 
     Records that no call has returned yet are only in librdkafka's queue, whose size is limited: when the caller is
@@ -62,7 +62,7 @@ class TopicReader:
         """Whether :meth:`close` was called."""
         return self._closed
 
-    async def next_records(self) -> Sequence[TopicRecord]:
+    async def poll_next_records(self) -> Sequence[TopicRecord]:
         """The next records, at most ``RECORDS_PER_CALL_MAX``, ordered by offset within each partition; empty when none
         arrived within ``POLL_TIMEOUT_S``. Records of open and of aborted transactions are not returned.
 

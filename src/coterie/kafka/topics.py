@@ -95,30 +95,36 @@ class TopicsClient:
         self._admin_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-admin")
         self._producer_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-producer")
         self._closing = threading.Event()
-        self._callbacks_served = self._producer_thread.submit(self._serve_callbacks)
+        self._callbacks_served = self._producer_thread.submit(self._serve_callbacks_then_close_producer)
         self._logs: list[TopicLog | LeaderTopicLog] = []
 
     async def open_log(
-        self, topic: str, *, partitions: int, replication_factor: int, setting_key: str, is_ordered: bool = False
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        setting_key: str,
+        needs_one_partition: bool = False,
     ) -> "TopicLog":
         """The topic as a log. A topic that does not exist is created, with ``cleanup.policy=compact``.
 
         ``partitions`` and ``replication_factor`` are for a new topic; -1 is the broker's default. ``setting_key`` is
         the worker's setting that contains the topic's name; error messages contain it. An existing topic may have any
-        number of partitions, unless ``is_ordered``: then the order of all its records matters, and it must have exactly
-        one.
+        number of partitions, unless ``needs_one_partition``: then the order of all its records matters, and it must
+        have exactly one.
 
         :raises WorldError: when the topic cannot be created or described, has another cleanup.policy, has no leader for
-            a partition within ``request_timeout_ms``, or has more than one partition although ``is_ordered``.
+            a partition within ``request_timeout_ms``, or has more than one partition although ``needs_one_partition``.
         """
-        await self._create_topic_if_allowed(topic, partitions, replication_factor, setting_key)
+        await self._create_topic_if_missing_and_allowed(topic, partitions, replication_factor, setting_key)
         partition_count = await self._partition_count(topic)
-        if is_ordered and partition_count != 1:
+        if needs_one_partition and partition_count != 1:
             raise WorldError(
                 f"topic {topic} has {partition_count} partitions, but the order of its records matters: "
                 f"delete it and create it again with 1 partition, or name another topic as {setting_key}"
             )
-        await self._check_cleanup_policy(topic, setting_key)
+        await self._check_cleanup_policy_if_describable(topic, setting_key)
         log = TopicLog(self, topic, partition_count)
         self._logs.append(log)
         return log
@@ -128,7 +134,7 @@ class TopicsClient:
         Nothing is opened at the broker yet; :meth:`close` closes the new log, too. The topic must have one
         partition."""
         leader_log = LeaderTopicLog(
-            self._client_config, log.topic, transactional_id, on_committed=log.on_own_transaction_committed
+            self._client_config, log.topic, transactional_id, on_committed=log.store_last_own_transaction_offset
         )
         self._logs.append(leader_log)
         return leader_log
@@ -231,7 +237,7 @@ class TopicsClient:
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _serve_callbacks(self) -> None:
+    def _serve_callbacks_then_close_producer(self) -> None:
         """Runs on the producer's thread: calls the callbacks of producer and admin client until :meth:`close`, then
         fails the records that are not durable yet, and closes the producer."""
         while not self._closing.is_set():
@@ -248,7 +254,7 @@ class TopicsClient:
         """Run ``call``, a blocking call of the admin client, on the thread for such calls; return the result."""
         return await asyncio.get_running_loop().run_in_executor(self._admin_thread, call)
 
-    async def _create_topic_if_allowed(
+    async def _create_topic_if_missing_and_allowed(
         self, topic: str, partitions: int, replication_factor: int, setting_key: str
     ) -> None:
         """Create the topic. Does nothing if the topic exists, or if this worker may not create topics.
@@ -303,7 +309,7 @@ class TopicsClient:
                 )
             await asyncio.sleep(0.1)
 
-    async def _check_cleanup_policy(self, topic: str, setting_key: str) -> None:
+    async def _check_cleanup_policy_if_describable(self, topic: str, setting_key: str) -> None:
         """Check that no policy of the topic deletes records, as a worker of Kafka Connect does when it starts.
         Not checked if this worker may not describe configs, or the brokers cannot.
 
@@ -345,7 +351,7 @@ class TopicLog:
         self._own_transaction_offset: int | None = None
         """The offset of the last record of this worker's last committed transaction."""
 
-    def on_own_transaction_committed(self, last_offset: int) -> None:
+    def store_last_own_transaction_offset(self, last_offset: int) -> None:
         """Store, for :meth:`end_offset`, that this worker has committed a transaction whose last record has the offset
         ``last_offset``."""
         self._own_transaction_offset = last_offset
@@ -421,7 +427,7 @@ class TopicLog:
             end_offsets = await self._end_offsets_with_retries(reader)
             has_reached_end, last_position = False, LogPosition(0)
             while True:
-                records = await reader.next_records()
+                records = await reader.poll_next_records()
                 position = LogPosition(max(reader.positions.values()))
                 is_at_end = not has_reached_end and all(
                     reader.positions[number] >= end for number, end in end_offsets.items()

@@ -16,9 +16,9 @@ class LeadershipCheck:
 
     order_token: int
     """Identifies the order; the member returns it in `LeadershipConfirmed`."""
-    ordered_at_request_id: RequestId
+    ordered_after_request_id: RequestId
     """An id that no request has: exactly the requests that were sent after the order have greater ids."""
 
     def precedes_request(self, request_id: RequestId) -> bool:
         """Whether the request ``request_id`` was sent after the herder had ordered this check."""
-        return request_id > self.ordered_at_request_id
+        return request_id > self.ordered_after_request_id

@@ -76,7 +76,7 @@ class AssignmentToMember:
     and that is not in ``jobs`` is revoked."""
 
     jobs: Jobs
-    jobs_by_epoch: Mapping[GroupEpoch, Jobs]
+    jobs_by_assignment_epoch: Mapping[GroupEpoch, Jobs]
     """``jobs``, by the assignment epoch in which each was assigned to the member."""
     assignment_epoch: GroupEpoch
     """The group's assignment epoch."""

@@ -69,7 +69,7 @@ class ConfigError(CoterieError):
         super().__init__("; ".join(f"{key}: {' '.join(all_)}" for key, all_ in sorted(self.errors.items())))
 
     @property
-    def errors_as_lists(self) -> dict[str, list[str]]:
+    def errors_as_new_lists(self) -> dict[str, list[str]]:
         """A copy of ``errors`` with lists, to which the check of a config can add further messages."""
         return {key: list(sentences) for key, sentences in self.errors.items()}
 

@@ -35,7 +35,7 @@ def level_in_effect(levels: Mapping[str, LoggerLevel], name: str) -> LoggerLevel
     return levels[name]
 
 
-def is_java_logger(name: str) -> bool:
+def is_java_logger_name(name: str) -> bool:
     """Whether ``name`` is the name of a Java logger, which is the name of a Java package or class: it has several
     parts, and the first one is a domain such as ``org`` or one of Java's own (``java``)."""
     first, dot, _ = name.partition(".")

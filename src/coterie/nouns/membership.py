@@ -360,7 +360,7 @@ class ConnectAssignmentDetails:
     """The number of the leader's appointment."""
     assignment_epoch: GroupEpoch
     """The assignment epoch of the target assignment that ``jobs`` are a part of."""
-    jobs_by_epoch: Mapping[GroupEpoch, Jobs]
+    jobs_by_assignment_epoch: Mapping[GroupEpoch, Jobs]
     """The jobs, by the assignment epoch in which each was assigned to this worker."""
     metadata_version: int = 0
     """The version of ``metadata``."""

@@ -28,7 +28,7 @@ def canonical_algorithm_name(name: str) -> str | None:
     return _BY_LOWER_CASE.get(name.lower())
 
 
-def key_size_bits(name: str) -> int:
+def default_key_size_bits(name: str) -> int:
     """The size in bits of the key that Java generates by default for the algorithm ``name``, which must be in Java's
     spelling."""
     return _KEY_SIZES_BITS.get(name) or int(name[-3:])

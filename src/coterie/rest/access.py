@@ -16,9 +16,9 @@ from coterie.herder.requests.signatures import SignatureCheckResult, VerifySigna
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
     basic_credentials,
-    client_address,
+    client_address_or_unknown,
     client_certificate_name,
-    parse_unverified_forwarded_caller,
+    parse_recent_unverified_forwarded_caller,
 )
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import Endpoint, Operation, Role
@@ -59,7 +59,7 @@ class AccessGate:
         self._rules = rules
         self._passwords = _CachingPasswordChecker()
 
-    async def serve_options_request(self, request: Request, allowed_methods: Sequence[str]) -> Response:
+    async def check_login_and_serve_options(self, request: Request, allowed_methods: Sequence[str]) -> Response:
         """The response to OPTIONS: the methods of a path, ``allowed_methods``. Any user may ask for them.
 
         :raises NotLoggedInError: when users must log in, and the request has no valid log-in.
@@ -92,10 +92,10 @@ class AccessGate:
             await entry.read_body(request)
             response = await handler(request)
         except Exception as error:
-            entry.write_unless_already_written(request, error_response(request, error))
+            entry.write_unless_other_worker_wrote(request, error_response(request, error))
             raise
-        entry.write_unless_already_written(request, response)
-        return audit.set_or_remove_audited_header(request, response)
+        entry.write_unless_other_worker_wrote(request, response)
+        return audit.set_audited_header_only_if_forwarded(request, response)
 
     async def _check_access_and_keep_caller(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context. If the rules require no
@@ -110,7 +110,7 @@ class AccessGate:
             csrf.check_mutation_origin(request, self._rules.cross_origin)
         if endpoint.role is Role.WORKER:
             # Its handler verifies the signature of the request, as in Connect.
-            context_of(request).caller = Caller(user=None, role=Role.WORKER, address=client_address(request))
+            context_of(request).caller = Caller(user=None, role=Role.WORKER, address=client_address_or_unknown(request))
             return
         if endpoint.operation is Operation.DESCRIBE_HEALTH and self._rules.health_needs_no_login:
             return
@@ -129,18 +129,18 @@ class AccessGate:
         :raises UnreadableBodyError: when another worker has forwarded the request, and its body was not received
             completely.
         """
-        caller = await self._verified_forwarded_caller(request) or await self._identify_direct_caller(request)
+        caller = await self._forwarded_caller_if_signature_valid(request) or await self._identify_direct_caller(request)
         context_of(request).caller = caller
         return caller
 
-    async def _verified_forwarded_caller(self, request: Request) -> Caller | None:
+    async def _forwarded_caller_if_signature_valid(self, request: Request) -> Caller | None:
         """The caller that another worker names in the headers of a request that it forwards; None when the headers name
         no caller, or their signature is not valid.
 
         :raises BodyTooLargeError: when the body of the forwarded request is too large.
         :raises UnreadableBodyError: when the body of the forwarded request was not received completely.
         """
-        forwarded = await parse_unverified_forwarded_caller(request)
+        forwarded = await parse_recent_unverified_forwarded_caller(request)
         if forwarded is None:
             return None
         answer = await self._worker.ask(VerifySignature(signature=forwarded.signature))
@@ -154,7 +154,7 @@ class AccessGate:
         :raises NotLoggedInError: when users must log in, and the header contains no user's name with the right
             password, or there is neither the header nor the certificate of a user.
         """
-        address = client_address(request)
+        address = client_address_or_unknown(request)
         if self._rules.users is None:
             return Caller(user=None, role=Role.ADMIN, address=address)
         users = self._rules.users.value

@@ -74,4 +74,4 @@ def create_app(
 
 def _error_response(request: Request, error: Exception) -> Response:
     """The response for an exception that a handler has raised."""
-    return audit.set_or_remove_audited_header(request, problems.error_response(request, error))
+    return audit.set_audited_header_only_if_forwarded(request, problems.error_response(request, error))

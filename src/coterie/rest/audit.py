@@ -26,7 +26,7 @@ from coterie.config.secrets import masked_config
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.writes import DeletedConnector, WrittenConnector
 from coterie.rest import bodies
-from coterie.rest.callers import client_address
+from coterie.rest.callers import client_address_or_unknown
 from coterie.rest.endpoints import Endpoint, Operation
 from coterie.rest.leader import AUDITED_HEADER, FORWARD_PARAMETER
 from coterie.rest.request_context import context_of
@@ -70,12 +70,12 @@ class AuditLine:
         fields = _FIELDS_BY_OPERATION.get(self.operation)
         if fields is None:
             return
-        body = await bodies.parse_on_thread_if_large(_parse_json_and_mask_secrets, await bodies.read_body(request))
+        body = await bodies.parse_on_thread_if_large(_masked_json_object_or_empty, await bodies.read_body(request))
         self.requested_values = {name: body[name] for name in fields if name in body}
         if self.operation is Operation.CREATE_CONNECTOR and isinstance(name := body.get("name"), str):
             self.parameters["connector"] = name
 
-    def write_unless_already_written(self, request: Request, response: Response) -> None:
+    def write_unless_other_worker_wrote(self, request: Request, response: Response) -> None:
         """Write the audit line of ``request``, to which ``response`` is sent. Writes no line if ``response`` is that of
         another worker, to which this worker has forwarded the request, and that worker has written the line. In both
         cases, note in the request's context that the line exists."""
@@ -86,22 +86,22 @@ class AuditLine:
         caller = context.caller
         line: dict[str, Any] = {
             "user": None if caller is None else caller.user,
-            "address": client_address(request) if caller is None else caller.address,
+            "address": client_address_or_unknown(request) if caller is None else caller.address,
             "operation": self.operation.value,
             **self.parameters,
         }
-        body = _parse_json_and_mask_secrets(bytes(response.body))
+        body = _masked_json_object_or_empty(bytes(response.body))
         if context.replaced_config is not None:
             line["before"] = masked_config(context.replaced_config)
         if response.status_code < 400:
-            line |= self._after_field(body)
+            line |= self._after_field_or_empty(body)
         line["status"] = response.status_code
         if response.status_code >= 400:
             # Only the first line: the further lines of an invalid config quote its values.
             line["message"] = str(body.get("message", "")).partition("\n")[0]
         logger.info("%s", json.dumps(line, ensure_ascii=False))
 
-    def _after_field(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _after_field_or_empty(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The field ``after`` of the line of a request that was performed; empty when the line has none."""
         if self.operation in _CONFIG_OPERATIONS and "config" in response_body:
             config = response_body["config"]  # Of another form than a config if another program leads the group.
@@ -113,7 +113,7 @@ class AuditLine:
         return {"after": self.requested_values}
 
 
-def set_or_remove_audited_header(request: Request, response: Response) -> Response:
+def set_audited_header_only_if_forwarded(request: Request, response: Response) -> Response:
     """Return ``response``: with :data:`AUDITED_HEADER` if another worker has forwarded ``request`` and the audit log
     contains the line of the request, otherwise without this header. Every response must pass this function: ``access``
     calls it for the responses of handlers, ``app`` for those to exceptions."""
@@ -131,17 +131,17 @@ def keep_replaced_config_for_audit(request: Request, answer: Answer) -> None:
         context_of(request).replaced_config = answer.replaced_config
 
 
-def _parse_json_and_mask_secrets(body: bytes) -> Mapping[str, Any]:
+def _masked_json_object_or_empty(body: bytes) -> Mapping[str, Any]:
     """The JSON object in ``body``, with :data:`.MASK` in place of each secret string value (:func:`masked_config`), at
     every depth; empty if ``body`` is not JSON or not an object."""
     try:
-        document = json.loads(body, object_hook=_with_masked_secrets, parse_int=_int_or_text)
+        document = json.loads(body, object_hook=_with_masked_secrets, parse_int=_int_or_text_if_too_long)
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
 
-def _int_or_text(text: str) -> int | str:
+def _int_or_text_if_too_long(text: str) -> int | str:
     """The number that ``text``, an integer in JSON, stands for; ``text`` itself if it has more digits than Python
     converts."""
     try:

@@ -95,7 +95,7 @@ def parse_new_connector(body: bytes) -> NewConnector:
     :raises BadRequestError: when a value of the config other than ``name`` is null, or ``initial_offsets`` is an empty
         list.
     """
-    fields = _as_json_object(_parse_json(body), "a connector")
+    fields = _as_json_object(_parse_json_with_number_texts(body), "a connector")
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state", "initial_offsets"}):
         known = "a connector has name, config, initial_state and initial_offsets"
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": {known}')
@@ -109,7 +109,9 @@ def parse_new_connector(body: bytes) -> NewConnector:
         config=_as_config(fields.get("config")),
         initial_state=None if initial_state is None else _TARGET_STATE_BY_INITIAL_STATE[str(initial_state).upper()],
         initial_offsets=(
-            None if initial_offsets is None else OffsetChange(offsets=_as_offsets(initial_offsets, "initial_offsets"))
+            None
+            if initial_offsets is None
+            else OffsetChange(offsets=_as_nonempty_offsets_of_field(initial_offsets, "initial_offsets"))
         ),
     )
 
@@ -120,10 +122,10 @@ def parse_offsets(body: bytes) -> tuple[ConnectorOffset, ...]:
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when it contains no offset.
     """
-    fields = _as_json_object(_parse_json(body), "offsets")
+    fields = _as_json_object(_parse_json_with_number_texts(body), "offsets")
     if unknown := sorted(fields.keys() - {"offsets"}):
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": the body has only the field offsets')
-    return _as_offsets(fields.get("offsets"), "offsets")
+    return _as_nonempty_offsets_of_field(fields.get("offsets"), "offsets")
 
 
 def parse_config(body: bytes) -> Mapping[str, str]:
@@ -132,7 +134,7 @@ def parse_config(body: bytes) -> Mapping[str, str]:
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when a value other than ``name`` is null.
     """
-    return _as_config(_parse_json(body))
+    return _as_config(_parse_json_with_number_texts(body))
 
 
 def parse_config_patch(body: bytes, name: str) -> Mapping[str, str | None]:
@@ -155,7 +157,7 @@ def parse_config_with_nulls(body: bytes) -> Mapping[str, str | None]:
 
     :raises UnreadableBodyError: when the body is not such JSON.
     """
-    fields = _as_json_object(_parse_json(body), "a config")
+    fields = _as_json_object(_parse_json_with_number_texts(body), "a config")
     return {key: None if value is None else _as_text(value, key) for key, value in fields.items()}
 
 
@@ -165,13 +167,13 @@ def parse_task_configs(body: bytes) -> tuple[Mapping[str, str], ...]:
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when a value of a config other than ``name`` is null.
     """
-    parsed = _parse_json(body)
+    parsed = _parse_json_with_number_texts(body)
     if not isinstance(parsed, list):
         raise UnreadableBodyError("Cannot read a list of task configs: the body is not a JSON array")
     return tuple(_as_config(item) for item in parsed)
 
 
-def with_connector_name(config: Mapping[str, str], name: str) -> Mapping[str, str]:
+def check_and_set_connector_name(config: Mapping[str, str], name: str) -> Mapping[str, str]:
     """``config`` with the key ``name`` set to ``name``; the key is added when it is missing, as Connect does.
 
     :raises BadRequestError: when the value of ``name`` in ``config`` is another name.
@@ -196,7 +198,7 @@ def _check_name_matches_url(config: Mapping[str, str | None], name: str) -> None
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _parse_json(body: bytes) -> object:
+def _parse_json_with_number_texts(body: bytes) -> object:
     """Parse ``body`` as JSON; a number becomes a :class:`_NumberText`.
 
     :raises UnreadableBodyError: when ``body`` is not JSON, is nested too deeply, or contains half of a surrogate pair.
@@ -223,7 +225,7 @@ class _NumberText(str):
     __slots__ = ()
 
 
-def _with_parsed_numbers(parsed: object) -> object:
+def _with_parsed_numbers_or_raise(parsed: object) -> object:
     """``parsed`` with a number in place of each :class:`_NumberText`.
 
     :raises ValueError: when a number is too large.
@@ -236,9 +238,9 @@ def _with_parsed_numbers(parsed: object) -> object:
                     return number
             raise ValueError(f"the number {parsed:.50} is too large")
         case list():
-            return [_with_parsed_numbers(item) for item in parsed]
+            return [_with_parsed_numbers_or_raise(item) for item in parsed]
         case dict():
-            return {key: _with_parsed_numbers(value) for key, value in parsed.items()}
+            return {key: _with_parsed_numbers_or_raise(value) for key, value in parsed.items()}
         case _:
             return parsed
 
@@ -258,7 +260,7 @@ def _as_json_object(parsed: object, description: str) -> Mapping[str, object]:
     return parsed
 
 
-def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
+def _as_nonempty_offsets_of_field(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
     """The offsets in ``parsed``, which must be a JSON array of objects with ``partition`` and ``offset``. ``name``: the
     field of the body that contains ``parsed``, for the message.
 
@@ -269,7 +271,7 @@ def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
     if not parsed and (parsed is None or isinstance(parsed, list)):
         raise BadRequestError("Partitions / offsets need to be provided for an alter offsets request")
     try:
-        parsed = _with_parsed_numbers(parsed)
+        parsed = _with_parsed_numbers_or_raise(parsed)
     except ValueError as error:
         raise UnreadableBodyError(f'Cannot read "{name}": {error}') from None
     except RecursionError:

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 import httpx
 from starlette.requests import Request
 
-from coterie.herder.session_keys import Signature, decode_base64
+from coterie.herder.session_keys import Signature, decode_base64_or_raise
 from coterie.nouns import signature_algorithms
 from coterie.rest import bodies
 from coterie.rest.endpoints import Role
@@ -46,7 +46,7 @@ class UnverifiedForwardedCaller:
     signature: Signature
 
 
-def client_address(request: Request) -> str:
+def client_address_or_unknown(request: Request) -> str:
     """The IP address of the client: that of the connection, or for a connection from 127.0.0.1 the one in
     ``X-Forwarded-For``, which uvicorn puts into ``request.client``. ``unknown`` if uvicorn has no address."""
     return request.client.host if request.client is not None else "unknown"
@@ -70,7 +70,7 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
     return (user, password) if colon else None
 
 
-async def add_signed_caller_headers(request: httpx.Request, caller: Caller, sign: Sign) -> None:
+async def add_caller_headers_if_signable(request: httpx.Request, caller: Caller, sign: Sign) -> None:
     """Add the headers that name ``caller``, with their signature by ``sign``, to ``request``, which this worker is
     going to send to another one. Adds no header when ``sign`` returns None."""
     now_ms = str(time.time_ns() // 1_000_000)
@@ -82,7 +82,7 @@ async def add_signed_caller_headers(request: httpx.Request, caller: Caller, sign
         request.headers[_ALGORITHM] = signature.algorithm
 
 
-async def parse_unverified_forwarded_caller(request: Request) -> UnverifiedForwardedCaller | None:
+async def parse_recent_unverified_forwarded_caller(request: Request) -> UnverifiedForwardedCaller | None:
     """The caller that the headers of a forwarded request name, with the signature to verify; None when a header is
     missing or invalid, or its time is more than :data:`SIGNATURE_AGE_MAX_MS` from now. Reads the body of the request.
 
@@ -91,7 +91,7 @@ async def parse_unverified_forwarded_caller(request: Request) -> UnverifiedForwa
     """
     try:
         fields = tuple(request.headers[name] for name in (_USER, _ROLE, _ADDRESS, _TIME))
-        mac, algorithm = decode_base64(request.headers[_SIGNATURE]), request.headers[_ALGORITHM]
+        mac, algorithm = decode_base64_or_raise(request.headers[_SIGNATURE]), request.headers[_ALGORITHM]
         user, role, address, sent_at_ms = unquote(fields[0]), Role(fields[1]), fields[2], int(fields[3])
     except (KeyError, ValueError):
         return None

@@ -31,7 +31,7 @@ class CrossOriginRules:
         """Whether pages of ``origin`` may send requests of ``method``."""
         return self.allows_origin(origin) and method in self.allowed_methods
 
-    def cors_response_headers(self, method: str, request_headers: Headers) -> Mapping[str, str]:
+    def cors_headers_for_request(self, method: str, request_headers: Headers) -> Mapping[str, str]:
         """The headers of the response to a request with the method ``method`` and the headers ``request_headers``, from
         which a browser reads what a page of another origin may do. Only ``Vary`` when the request has no ``Origin``, or
         one that is not allowed; no header when these rules allow no origin at all."""
@@ -64,7 +64,7 @@ class ResponseHeadersMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(self._rules.cors_response_headers(scope["method"], Headers(scope=scope)))
+                headers.update(self._rules.cors_headers_for_request(scope["method"], Headers(scope=scope)))
                 for name, value, replaces in self._added_headers:
                     if replaces:
                         headers[name] = value

@@ -11,16 +11,16 @@ UNREACHABLE = "UNREACHABLE"
 """The ``state`` of a member from which the leader received no valid ``GET /coterie/worker`` in time."""
 
 
-def group_json(view: GroupView, member_views: Sequence[Mapping[str, object] | None]) -> Json:
-    """The JSON of ``GET /coterie/group``. ``member_views`` contains the JSON of each member's ``GET /coterie/worker``,
-    in the order of ``view.members``; None for a member without a valid response."""
-    members_with_views = list(zip(view.members, member_views, strict=True))
+def group_json(view: GroupView, member_views_in_order: Sequence[Mapping[str, object] | None]) -> Json:
+    """The JSON of ``GET /coterie/group``. ``member_views_in_order`` contains the JSON of each member's ``GET
+    /coterie/worker``, in the order of ``view.members``; None for a member without a valid response."""
+    members_with_views = list(zip(view.members, member_views_in_order, strict=True))
     leader = next((member for member in view.members if member.member_id == view.leader), None)
     return {
         "protocol": view.protocol,
         "assignor": view.assignor,
         "generation": view.generation,
-        "leader": None if leader is None else _identity_json(leader),
+        "leader": None if leader is None else _worker_identity_json(leader),
         "config_offset": view.config_offset,
         "next_round_ms": view.next_round_in_ms,
         "policy": {
@@ -55,7 +55,7 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
     state = membership.get("state") if isinstance(membership, Mapping) else None
     phases = Counter(str(task["phase"]) for task in tasks) if isinstance(tasks, list) else None
     return {
-        **_identity_json(member),
+        **_worker_identity_json(member),
         "member_id": member.member_id,
         "state": state if isinstance(state, str) else UNREACHABLE,
         "draining": draining if isinstance(draining, bool) else member.draining,
@@ -70,7 +70,7 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
     }
 
 
-def _identity_json(member: MemberInfo) -> Json:
+def _worker_identity_json(member: MemberInfo) -> Json:
     """The fields of ``member`` that identify the worker. Each of them except ``url`` can name the worker in a client's
     request."""
     return {

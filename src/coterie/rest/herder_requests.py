@@ -40,7 +40,7 @@ class HerderClient:
         """
         return problems.answer_or_raise(await self.worker.ask(herder_request), answer_type)
 
-    async def describe_connectors_in_pieces(
+    async def describe_existing_connectors_in_pieces(
         self, connectors: Sequence[ConnectorName]
     ) -> AsyncIterator[Sequence[tuple[ConnectorInfo, ConnectorStatus | None]]]:
         """The configs and statuses of ``connectors``, in their order, in pieces of :data:`CONNECTORS_PER_PIECE`: to
@@ -56,12 +56,16 @@ class HerderClient:
             await asyncio.sleep(0)
 
     async def ask_or_forward(
-        self, request: Request, body: bytes, herder_request: HerderRequest, to_response: Callable[[Answer], Response]
+        self,
+        request: Request,
+        body: bytes,
+        herder_request: HerderRequest,
+        to_response_or_raise: Callable[[Answer], Response],
     ) -> Response:
-        """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response`` makes it. If
-        the herder responds that only the leader or another worker can serve the request, forward ``request`` with
-        ``body`` to that worker, and return its response. A client's write waits until its time limit while it cannot be
-        performed (:func:`perform_or_forward_write`).
+        """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response_or_raise``
+        makes it. If the herder responds that only the leader or another worker can serve the request, forward
+        ``request`` with ``body`` to that worker, and return its response. A client's write waits until its time limit
+        while it cannot be performed (:func:`perform_or_forward_write`).
 
         :raises ProblemRefusal: when the request was refused, was already forwarded twice, or is a client's write whose
             time limit is over.
@@ -70,17 +74,23 @@ class HerderClient:
         """
         if isinstance(herder_request, ClientWrite) and not isinstance(herder_request, PutTaskConfigs):
 
-            def keep_config_and_respond(answer: Answer) -> Response:
+            def keep_replaced_config_and_respond(answer: Answer) -> Response:
                 audit.keep_replaced_config_for_audit(request, answer)
-                return to_response(answer)
+                return to_response_or_raise(answer)
 
             return await perform_or_forward_write(
-                self.worker, self.http_client, request, body, herder_request, self.sign, keep_config_and_respond
+                self.worker,
+                self.http_client,
+                request,
+                body,
+                herder_request,
+                self.sign,
+                keep_replaced_config_and_respond,
             )
         answer = await self.worker.ask(herder_request)
         if isinstance(answer, RequestRefused) and answer.problem in (Problem.NOT_LEADER, Problem.NOT_THIS_WORKER):
             return await forward_to_worker(self.http_client, request, body, answer, self.sign)
-        return to_response(answer)
+        return to_response_or_raise(answer)
 
     async def sign(self, content: bytes) -> Signature | None:
         """The signature of ``content`` with the group's session key; None when this worker has no session key."""
@@ -88,12 +98,12 @@ class HerderClient:
         return answer.signature if isinstance(answer, ContentSignature) else None
 
 
-def empty_response_factory(http_status: int) -> Callable[[Answer], Response]:
+def empty_success_response_factory(http_status: int) -> Callable[[Answer], Response]:
     """A function that returns an empty response with ``http_status`` for a :class:`SuccessWithoutContent`, and raises
     ProblemRefusal when the herder refused the request."""
 
-    def to_empty_response(answer: Answer) -> Response:
+    def to_empty_response_or_raise(answer: Answer) -> Response:
         problems.answer_or_raise(answer, SuccessWithoutContent)
         return Response(status_code=http_status)
 
-    return to_empty_response
+    return to_empty_response_or_raise

@@ -21,7 +21,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
-from coterie.rest.callers import Sign, add_signed_caller_headers
+from coterie.rest.callers import Sign, add_caller_headers_if_signable
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.problems import HerderRefusal, NotLoggedInError
@@ -126,14 +126,14 @@ async def forward_to_worker(
     http_client: httpx.AsyncClient,
     request: Request,
     body: bytes,
-    refusal: RequestRefused,
+    redirection: RequestRefused,
     sign: Sign,
     *,
     path: str | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = RESPONSE_TIMEOUT_S,
 ) -> Response:
-    """Send ``request`` with ``body`` to the worker at ``refusal.redirect_url``, and return that worker's response,
+    """Send ``request`` with ``body`` to the worker at ``redirection.redirect_url``, and return that worker's response,
     also one with an error status. ``timeout_s``: how long to wait for the response, in seconds. ``path`` replaces the
     path of the request unless it is None. ``headers`` are added. ``sign`` signs the name of the request's caller for
     the other worker.
@@ -142,15 +142,16 @@ async def forward_to_worker(
     in a client's request, ``true`` when the request was forwarded once, and ``false`` when it was forwarded twice. In
     a group without a rebalance one time is enough.
 
-    :raises ProblemRefusal: for ``refusal``, when the request was forwarded twice, or ``refusal`` contains no URL.
+    :raises ProblemRefusal: for ``redirection``, when the request was forwarded twice, or ``redirection`` contains no
+        URL.
     :raises NotLoggedInError: when the worker, which is one of Kafka Connect, does not accept the request's log-in.
     :raises RequestNotSentError: when the worker cannot be reached.
     :raises ResponseMissingError: when the request was sent and no response has come: it may have been performed.
     :raises WorldError: when the worker's URL is invalid.
     """
     forward_value = request.query_params.get(FORWARD_PARAMETER)
-    if refusal.redirect_url is None or (forward_value is not None and forward_value.lower() != "true"):
-        raise HerderRefusal(refusal)
+    if redirection.redirect_url is None or (forward_value is not None and forward_value.lower() != "true"):
+        raise HerderRefusal(redirection)
     may_forward_again = forward_value is None
     query = [(key, value) for key, value in request.query_params.multi_items() if key != FORWARD_PARAMETER]
     query.append((FORWARD_PARAMETER, "true" if may_forward_again else "false"))
@@ -161,12 +162,12 @@ async def forward_to_worker(
         **(headers or {}),
     }
     try:
-        url = httpx.URL(refusal.redirect_url.rstrip("/") + path, params=query)
+        url = httpx.URL(redirection.redirect_url.rstrip("/") + path, params=query)
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         forwarded = http_client.build_request(request.method, url, content=body, headers=sent_headers, timeout=timeout)
         context = context_of(request)
         assert context.caller is not None, "the access of the request was checked"
-        await add_signed_caller_headers(forwarded, context.caller, sign)
+        await add_caller_headers_if_signable(forwarded, context.caller, sign)
         response = await http_client.send(forwarded)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         raise RequestNotSentError(_forwarding_error_message(error)) from error

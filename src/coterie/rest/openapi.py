@@ -18,7 +18,7 @@ _PARAMETER_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 _NAME_SCHEMA: Mapping[str, Any] = {"type": "string", "minLength": 1, "pattern": r"^[^/\x00-\x1f\x7f]+$"}
 
 
-def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def openapi_document_for_clients(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """The OpenAPI 3.1 document of ``endpoints``, without those that only other workers use."""
     schemas: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}

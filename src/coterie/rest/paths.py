@@ -26,7 +26,7 @@ def path_segments(raw_path: bytes) -> tuple[str, ...]:
     raw_segments = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/")
     if raw_segments == [b""]:
         return ()
-    return tuple(_decode_segment(raw_segment) for raw_segment in raw_segments)
+    return tuple(_decode_segment_or_raise(raw_segment) for raw_segment in raw_segments)
 
 
 def request_path_segments(request: Request) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def request_path_segments(request: Request) -> tuple[str, ...]:
     return path_segments(_SCHEME_AND_HOST.sub(b"", raw_path, count=1))
 
 
-def _decode_segment(raw_segment: bytes) -> str:
+def _decode_segment_or_raise(raw_segment: bytes) -> str:
     raw_text = raw_segment.partition(b";")[0]
     if not raw_text:
         raise BadRequestError("HTTP 400 Bad Request: the path has an empty segment (//)")

@@ -18,8 +18,8 @@ class Caller:
     """The user's name; None when users need not log in, and for another worker's own signed request."""
     role: Role
     address: str
-    """The IP address of the client (:func:`callers.client_address`). If another worker asks for this worker's state:
-    the advertised ``host:port`` of that worker."""
+    """The IP address of the client (:func:`callers.client_address_or_unknown`). If another worker asks for this
+    worker's state: the advertised ``host:port`` of that worker."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,7 +30,7 @@ def query_value(request: Request, name: str) -> str | None:
     return next(iter(request.query_params.getlist(name)), None)
 
 
-def boolean_query_value(request: Request, name: str, *, default: bool = False) -> bool:
+def is_query_value_true(request: Request, name: str, *, default: bool = False) -> bool:
     """The query parameter ``name`` of ``request`` as Connect reads it: ``true`` in upper or lower case means true, and
     every other value false; ``default`` when the parameter is missing or empty."""
     value = query_value(request, name)

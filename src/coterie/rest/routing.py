@@ -98,7 +98,7 @@ class AllEndpointsRoute(BaseRoute):
         """
         allowed = _allowed_methods(endpoints)
         if request.method == "OPTIONS":
-            return await self._gate.serve_options_request(request, allowed)
+            return await self._gate.check_login_and_serve_options(request, allowed)
         served = endpoints.get("GET" if request.method == "HEAD" else request.method)
         if served is None:
             raise HTTPException(405, headers={"Allow": ",".join(allowed)})

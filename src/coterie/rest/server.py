@@ -335,13 +335,13 @@ class _RestConnectionProtocol(H11Protocol):
 
     def _start_time_limit(self) -> None:
         """Start the time limit for the client to send more of a request or to read more of a response: after
-        :data:`CLIENT_TIMEOUT_S`, call :meth:`_close_unless_client_progressed`, unless
+        :data:`CLIENT_TIMEOUT_S`, call :meth:`_close_unless_client_has_read`, unless
         :meth:`_update_wait_and_time_limit` cancels the timer before, for example because the client has sent something.
         Note how much of the responses is unsent now."""
         self._unsent_size_bytes = self.transport.get_write_buffer_size()
-        self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._close_unless_client_progressed)
+        self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._close_unless_client_has_read)
 
-    def _close_unless_client_progressed(self) -> None:
+    def _close_unless_client_has_read(self) -> None:
         """Called when the time limit is over. If no part of a response is unsent, close the connection. If the client
         has read a part of the response since the limit was started, start the limit again. Otherwise abort the
         connection, and drop the unsent part: ``close`` of a transport would wait until all of it is sent."""

@@ -5,7 +5,7 @@
 import base64
 from collections.abc import Mapping
 
-from coterie.herder.session_keys import Signature, decode_base64
+from coterie.herder.session_keys import Signature, decode_base64_or_raise
 from coterie.nouns import signature_algorithms
 from coterie.rest.problems import BadRequestError
 
@@ -35,6 +35,6 @@ def parse_signature(received_headers: Mapping[str, str], body: bytes) -> Signatu
             "inter.worker.signature.algorithm of the worker that sent the request to an algorithm that all workers have"
         )
     try:
-        return Signature(algorithm=algorithm, mac=decode_base64(encoded_mac), body=body)
+        return Signature(algorithm=algorithm, mac=decode_base64_or_raise(encoded_mac), body=body)
     except ValueError as error:
         raise BadRequestError(f"The header {SIGNATURE_HEADER} cannot be read: {error}") from None

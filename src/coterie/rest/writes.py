@@ -73,11 +73,11 @@ async def perform_or_forward_write(
     body: bytes,
     write: ClientWrite,
     sign: Sign,
-    to_response: Callable[[Answer], Response],
+    to_response_or_raise: Callable[[Answer], Response],
 ) -> Response:
     """Perform ``write``, which ``request`` with ``body`` contains, here or on another worker, and return the response.
-    ``to_response`` converts the answer of this worker's herder to the response. ``sign`` signs the name of the caller
-    for the other worker. The write is attempted until it is performed or refused, or its time limit is over.
+    ``to_response_or_raise`` converts the answer of this worker's herder to the response. ``sign`` signs the name of the
+    caller for the other worker. The write is attempted until it is performed or refused, or its time limit is over.
 
     :raises HttpRefusal: when the write was refused; when it could not be performed within its time limit; or when the
         time limit is over, an attempt may have taken effect, and its outcome is not known (OUTCOME_UNKNOWN).
@@ -121,7 +121,7 @@ async def perform_or_forward_write(
                     pause_ms = doubled_delay_ms(RETRY_PAUSE_MS, unassigned_attempts, UNASSIGNED_PAUSE_MAX_MS)
                     unassigned_attempts += 1
             case _:
-                return to_response(_answer_or_outcome_unknown(answer, attempt))
+                return to_response_or_raise(_answer_or_unknown_earlier_outcome(answer, attempt))
         remaining_s = ends_s - asyncio.get_running_loop().time()
         # A long pause must not take the last attempt from the request: that comes shortly before the time limit.
         pause_s = max(RETRY_PAUSE_MS, min(pause_ms, remaining_s * 1000 - RETRY_PAUSE_MS)) / 1000
@@ -129,7 +129,7 @@ async def perform_or_forward_write(
         if time_left_s <= 0:
             if last_response is not None and not attempt.is_repeat:
                 return last_response
-            return to_response(_answer_or_outcome_unknown(last_answer, attempt))
+            return to_response_or_raise(_answer_or_unknown_earlier_outcome(last_answer, attempt))
         await asyncio.sleep(pause_s)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 
@@ -143,7 +143,7 @@ def _forwarding_timeout_refusal(redirection: RequestRefused, failure: str, began
     return replace(refusal, message=f"{refusal.message} The last attempt has failed: {failure}")
 
 
-def _answer_or_outcome_unknown(answer: Answer, last: WriteAttempt) -> Answer:
+def _answer_or_unknown_earlier_outcome(answer: Answer, last: WriteAttempt) -> Answer:
     """The client's response to a write: ``answer``, the response to the attempt ``last``. But it is OUTCOME_UNKNOWN if
     an earlier attempt may have taken effect, and ``answer`` (a timeout or a 503) only shows that ``last`` had no
     effect."""

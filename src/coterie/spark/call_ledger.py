@@ -158,7 +158,7 @@ class CallLedger:
                 started.append(call_id)
         return started
 
-    def begin_stage(self, call_id: CallId, stage: CallStage) -> bool:
+    def begin_stage_unless_timed_out(self, call_id: CallId, stage: CallStage) -> bool:
         """Begin ``stage`` in a running call; an outer stage has no time limit meanwhile. If the outer stage has no time
         limit, ``stage`` has none either. Returns False, without a change, when the call has timed out."""
         match self._states[call_id]:
@@ -170,7 +170,7 @@ class CallLedger:
             case _:
                 return False
 
-    def end_stage(self, call_id: CallId, *, now_s: float, outer_deadline_s: float) -> None:
+    def end_stage_unless_timed_out(self, call_id: CallId, *, now_s: float, outer_deadline_s: float) -> None:
         """End the innermost stage of a running call. The stage around it, if there is one and it has a time limit,
         begins again: its time limit is over at ``outer_deadline_s``. Does nothing when the call has timed out."""
         match self._states[call_id]:

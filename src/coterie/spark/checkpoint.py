@@ -73,7 +73,7 @@ class ExchangeUnsupportedError(CoterieError):
     """The kernel or the file system cannot exchange two names."""
 
 
-def create_and_test_checkpoint_location(location: Path) -> None:
+def create_checkpoint_location_and_test_write(location: Path) -> None:
     """Create ``location``, the folder of all checkpoints, if it is missing, and check that this worker can write,
     rename and delete a file in it.
 
@@ -135,13 +135,14 @@ def create_first_checkpoint_if_absent(task_folder: Path) -> None:
 
 
 def take_over_checkpoint(
-    task_folder: Path, *, check: Callable[[], None] = lambda: None, may_exchange: bool = True
+    task_folder: Path, *, check: Callable[[], None] = lambda: None, tries_exchange_first: bool = True
 ) -> HeldCheckpoint:
     """Take over the checkpoint in ``task_folder``, a task's folder, from the start that holds it. Creates no
     checkpoint.
 
     ``check`` is called before each search for the checkpoint; an exception that it raises ends the take-over.
-    ``may_exchange``: False replaces the exchange of names by a rename, as on a file system that has no exchange.
+    ``tries_exchange_first``: False replaces the exchange of names by a rename, as on a file system that has no
+    exchange.
 
     :raises WorldError: when the folder cannot be read or written, or no checkpoint is found in it for
         :data:`TAKE_OVER_TIMEOUT_MS`.
@@ -149,8 +150,8 @@ def take_over_checkpoint(
     try:
         own_entry = _create_start_entry(task_folder)
         while True:
-            _exchange_names_until_held(task_folder, own_entry, check=check, may_exchange=may_exchange)
-            if (held_checkpoint := open_checkpoint_if_held(own_entry)) is not None:
+            _exchange_names_until_held(task_folder, own_entry, check=check, tries_exchange_first=tries_exchange_first)
+            if (held_checkpoint := clean_and_open_checkpoint_if_held(own_entry)) is not None:
                 return held_checkpoint
     except OSError as error:
         raise WorldError(
@@ -159,12 +160,12 @@ def take_over_checkpoint(
         ) from error
 
 
-def try_take_over_checkpoint(task_folder: Path) -> Path | None:
+def try_take_over_checkpoint_unverified(task_folder: Path) -> Path | None:
     """Try once to take over the checkpoint in ``task_folder``: exchange the name of a new start with the checkpoint's
     name.
 
     Returns the path of the new name; None when no checkpoint was found, or it was moved before the exchange. The path
-    holds the checkpoint unless another start took it first: :func:`open_checkpoint_if_held` tests that.
+    holds the checkpoint unless another start took it first: :func:`clean_and_open_checkpoint_if_held` tests that.
 
     :raises OSError: when the folder cannot be read or written.
     """
@@ -175,19 +176,19 @@ def try_take_over_checkpoint(task_folder: Path) -> Path | None:
     try:
         exchange_names(own_entry, checkpoint_path)
     except ExchangeUnsupportedError:
-        _take_over_by_rename(task_folder, own_entry)
+        _take_over_by_rename_if_found(task_folder, own_entry)
     except FileNotFoundError:
         return None
     return own_entry
 
 
-def open_checkpoint_if_held(entry: Path) -> HeldCheckpoint | None:
+def clean_and_open_checkpoint_if_held(entry: Path) -> HeldCheckpoint | None:
     """The checkpoint in the directory ``entry``, after :func:`remove_temporary_files`; None when ``entry`` is no
     checkpoint, or another start has taken the checkpoint over.
 
     :raises OSError: when the checkpoint cannot be read.
     """
-    if is_checkpoint_taken_over(entry):
+    if is_checkpoint_taken_over_or_absent(entry):
         return None
     try:
         remove_temporary_files(entry)
@@ -198,12 +199,12 @@ def open_checkpoint_if_held(entry: Path) -> HeldCheckpoint | None:
             batch_id_in_flight=find_batch_id_in_flight(entry),
         )
     except OSError:
-        if not is_checkpoint_taken_over(entry):
+        if not is_checkpoint_taken_over_or_absent(entry):
             raise
         return None
 
 
-def is_checkpoint_taken_over(entry: Path) -> bool:
+def is_checkpoint_taken_over_or_absent(entry: Path) -> bool:
     """Whether another start has taken over the checkpoint that was held at ``entry``, or is taking it over now.
 
     True when ``entry`` is a plain file. Also true when nothing is at ``entry``, or a directory without a lineage: both
@@ -281,9 +282,11 @@ def _create_start_entry(folder: Path) -> Path:
             reservation.unlink()
 
 
-def _exchange_names_until_held(folder: Path, own_entry: Path, *, check: Callable[[], None], may_exchange: bool) -> None:
+def _exchange_names_until_held(
+    folder: Path, own_entry: Path, *, check: Callable[[], None], tries_exchange_first: bool
+) -> None:
     """Exchange ``own_entry``, this start's plain file, with the checkpoint directory in ``folder``, the task's folder,
-    until ``own_entry`` is that directory. ``check`` and ``may_exchange``: see :func:`take_over_checkpoint`.
+    until ``own_entry`` is that directory. ``check`` and ``tries_exchange_first``: see :func:`take_over_checkpoint`.
 
     :raises WorldError: when no directory is found, or ``own_entry`` was removed, and :data:`TAKE_OVER_TIMEOUT_MS` is
         over.
@@ -295,14 +298,14 @@ def _exchange_names_until_held(folder: Path, own_entry: Path, *, check: Callable
         checkpoint_path = find_checkpoint_directory(folder)
         if checkpoint_path is not None:
             try:
-                if not may_exchange:
+                if not tries_exchange_first:
                     raise ExchangeUnsupportedError
                 exchange_names(own_entry, checkpoint_path)
             except ExchangeUnsupportedError:
-                _take_over_by_rename(folder, own_entry)
+                _take_over_by_rename_if_found(folder, own_entry)
             except FileNotFoundError:
                 checkpoint_path = None  # Another start has moved the directory, or files were removed.
-            if not is_checkpoint_taken_over(own_entry):
+            if not is_checkpoint_taken_over_or_absent(own_entry):
                 return
         if checkpoint_path is None:
             if time.monotonic() > deadline_s:
@@ -324,7 +327,9 @@ def _task_start_numbers(folder: Path) -> list[int]:
 
 def find_checkpoint_directory(folder: Path) -> Path | None:
     """The path of the checkpoint directory in ``folder``; None when no entry is a directory with a lineage."""
-    return next((folder / name for name in _entry_names(folder) if not is_checkpoint_taken_over(folder / name)), None)
+    return next(
+        (folder / name for name in _entry_names(folder) if not is_checkpoint_taken_over_or_absent(folder / name)), None
+    )
 
 
 def exchange_names(first_path: Path, second_path: Path) -> None:
@@ -348,7 +353,7 @@ def exchange_names(first_path: Path, second_path: Path) -> None:
 # -- without exchange -------------------------------------------------------------------------------------------------
 
 
-def _take_over_by_rename(folder: Path, own_entry: Path) -> None:
+def _take_over_by_rename_if_found(folder: Path, own_entry: Path) -> None:
     """Rename the checkpoint directory to ``own_entry``, then create a plain file at its old path. Does nothing if
     ``folder`` contains no checkpoint directory.
 
@@ -368,7 +373,7 @@ def _take_over_by_rename(folder: Path, own_entry: Path) -> None:
         checkpoint_path.rename(own_entry)
         for close_request in folder.glob(".close-*"):
             old_path = folder / close_request.name.removeprefix(".close-")
-            if is_checkpoint_taken_over(old_path):
+            if is_checkpoint_taken_over_or_absent(old_path):
                 _replace_old_path_by_file(old_path, checkpoint=own_entry)
                 close_request.unlink()
 

@@ -39,7 +39,9 @@ def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapp
     return default_jar_folder(environment).parent / "classes" / f"spark-{digest.hexdigest()[:16]}.jsa"
 
 
-def with_archive_option(settings: Mapping[str, str], java_home: Path, environment: Mapping[str, str]) -> dict[str, str]:
+def with_archive_option_if_usable(
+    settings: Mapping[str, str], java_home: Path, environment: Mapping[str, str]
+) -> dict[str, str]:
     """``settings``, plus the setting :data:`DEFAULT_JAVA_OPTIONS_KEY` with the archive's path if the archive can be
     read and the user has not set this key."""
     try:

@@ -136,7 +136,7 @@ IGNORED_GROUP = "Without effect"
 HEADER_CONVERTER_NAMES = OneOfPluginClasses(
     ("org.apache.kafka.connect.storage.SimpleHeaderConverter", *CONVERTER_NAMES.values),
     interface_name="HeaderConverter",
-    other_names=frozenset(("SimpleHeaderConverter", *CONVERTER_NAMES.other_names)),
+    also_accepted_names=frozenset(("SimpleHeaderConverter", *CONVERTER_NAMES.also_accepted_names)),
 )
 """The validator of ``header.converter``."""
 VERSION_KEY_SUFFIX = "plugin.version"
@@ -237,7 +237,7 @@ def connector_definition(
     source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
     sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()
     ends = definition_with_order_in_groups((*source_keys, *sink_keys))
-    known = common_connector_definition() + transforms.transforms_definition(config) + ends
+    known = common_connector_definition() + transforms.transforms_and_predicates_definition(config) + ends
     known_names = {key.name for key in known.keys}
     ignored = ignored_keys(is_source_connector=type_ == "source")
     return known + definition_with_order_in_groups(key for key in ignored.keys if key.name not in known_names)

@@ -50,7 +50,7 @@ FORMAT_BY_CONVERTER_CLASS: Mapping[str, Format] = {
 CONVERTER_NAMES = OneOfPluginClasses(
     tuple(sorted(format_.value for format_ in Format)),
     interface_name="Converter",
-    other_names=frozenset(FORMAT_BY_CONVERTER_CLASS),
+    also_accepted_names=frozenset(FORMAT_BY_CONVERTER_CLASS),
 )
 """The validator of ``key.converter`` and ``value.converter``."""
 
@@ -112,14 +112,14 @@ def _json_converter_keys(side: str) -> list[ConfigKey]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converter:
-    """Converts the bytes in the column ``record_side`` of records, which also have the columns ``topic``, ``partition``
-    and ``offset``."""
+    """Converts the bytes in the column ``key_or_value_side`` of records, which also have the columns ``topic``,
+    ``partition`` and ``offset``."""
 
-    record_side: str
+    key_or_value_side: str
     """The part of the record that is converted: ``key`` or ``value``."""
     format: Format
     """The format of the bytes."""
-    columns_ddl: str = ""
+    json_columns_ddl: str = ""
     """For JSON: the column definitions, as in CREATE TABLE; empty for the other formats."""
     has_schema_envelope: bool = False
     """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""
@@ -133,32 +133,35 @@ class Converter:
         own_definition = converter_definition(config, side)
         format_ = FORMAT_BY_CONVERTER_CLASS[config.required_value(own_definition, f"{side}.converter", str)]
         if format_ is not Format.JSON:
-            return cls(record_side=side, format=format_)
+            return cls(key_or_value_side=side, format=format_)
         return cls(
-            record_side=side,
+            key_or_value_side=side,
             format=format_,
-            columns_ddl=config.required_value(_required_schema_definition(own_definition, side), f"{side}.schema", str),
+            json_columns_ddl=config.required_value(
+                _schema_key_as_required(own_definition, side), f"{side}.schema", str
+            ),
             has_schema_envelope=config.required_value(own_definition, f"{side}.converter.schemas.enable", bool),
         )
 
     def check_columns_ddl(self, config: PrefixedConfig) -> None:
-        """Check that Spark, which must be running, can parse ``columns_ddl``. Does nothing unless the format is JSON.
+        """Check that Spark, which must be running, can parse ``json_columns_ddl``. Does nothing unless the format is
+        JSON.
 
         :raises ConfigError: when Spark cannot parse it; the error names the schema key of ``config``.
         """
         try:
             self.data_type()
         except PySparkException as error:
-            raise config.make_config_error(f"{self.record_side}.schema", first_message_line(error)) from error
+            raise config.make_config_error(f"{self.key_or_value_side}.schema", first_message_line(error)) from error
 
     def data_type(self) -> DataType:
         """The type of the converted column: for JSON a struct, whose fields are all nullable.
 
-        :raises PySparkException: when Spark cannot parse ``columns_ddl``.
+        :raises PySparkException: when Spark cannot parse ``json_columns_ddl``.
         """
         match self.format:
             case Format.JSON:
-                declared_type = cast(StructType, StructType.fromDDL(self.columns_ddl))
+                declared_type = cast(StructType, StructType.fromDDL(self.json_columns_ddl))
                 return StructType([StructField(field.name, field.dataType) for field in declared_type.fields])
             case Format.STRING:
                 return StringType()
@@ -166,7 +169,7 @@ class Converter:
                 return BinaryType()
 
     def convert(self, records: DataFrame) -> DataFrame:
-        """``records`` with the column ``record_side`` converted; a null stays null.
+        """``records`` with the column ``key_or_value_side`` converted; a null stays null.
 
         Only JSON can fail to convert. If ``records`` have the column :data:`ERROR_COLUMN`, a record that does not
         convert gets a null in the converted column and an error in :data:`ERROR_COLUMN`. Otherwise such a record fails
@@ -177,7 +180,9 @@ class Converter:
                 return self._convert_json(records)
             case Format.STRING:
                 # As Java decodes it: bytes that are not valid UTF-8 are replaced.
-                return records.withColumn(self.record_side, F.make_valid_utf8(F.col(self.record_side).cast("string")))
+                return records.withColumn(
+                    self.key_or_value_side, F.make_valid_utf8(F.col(self.key_or_value_side).cast("string"))
+                )
             case Format.BYTES:
                 return records
 
@@ -190,7 +195,7 @@ class Converter:
         the last character, nothing can follow the object. Such a text is parsed unwrapped, which is faster by a
         quarter.
         """
-        text = F.col(self.record_side).cast("string")
+        text = F.col(self.key_or_value_side).cast("string")
         item_type = self.data_type()
         if self.has_schema_envelope:
             item_type = StructType([StructField("schema", StringType()), StructField("payload", item_type)])
@@ -208,15 +213,18 @@ class Converter:
         # Two steps: in one step the text would be parsed again for each use of the parsed value.
         rows = records.withColumns(
             {
-                _FLAT_COLUMN_PREFIX + self.record_side: F.when(
+                _FLAT_COLUMN_PREFIX + self.key_or_value_side: F.when(
                     prevents_pushdown & is_flat, F.from_json(text, flat_type, options)
                 ),
-                _ITEMS_COLUMN_PREFIX + self.record_side: F.when(
+                _ITEMS_COLUMN_PREFIX + self.key_or_value_side: F.when(
                     prevents_pushdown & ~is_flat, F.from_json(wrapped, items_type, options)
                 ),
             }
         )
-        flat, items = F.col(_FLAT_COLUMN_PREFIX + self.record_side), F.col(_ITEMS_COLUMN_PREFIX + self.record_side)
+        flat, items = (
+            F.col(_FLAT_COLUMN_PREFIX + self.key_or_value_side),
+            F.col(_ITEMS_COLUMN_PREFIX + self.key_or_value_side),
+        )
         is_one_item = items[_CORRUPT_RECORD_COLUMN].isNull() & items["end"] & (F.size(items["items"]) == 1)
         is_good = F.when(flat.isNotNull(), flat[_CORRUPT_RECORD_COLUMN].isNull()).otherwise(
             is_one_item
@@ -227,15 +235,15 @@ class Converter:
             # A record without the fields schema and payload is not an envelope: it is bad, and not a null.
             is_good &= value.isNull() | value["payload"].isNotNull() | _has_all_keys(text, ("schema", "payload"))
             value = value["payload"]
-        is_null = F.col(self.record_side).isNull()
+        is_null = F.col(self.key_or_value_side).isNull()
         if ERROR_COLUMN in records.columns:
             is_bad = ~is_null & ~F.coalesce(is_good, F.lit(False))
             error = error_column_value(
-                f"{self.record_side.upper()}_CONVERTER", self.format.value, self._error_message
+                f"{self.key_or_value_side.upper()}_CONVERTER", self.format.value, self._error_message
             ).cast(ERROR_TYPE)
             columns = {
                 ERROR_COLUMN: F.coalesce(F.col(ERROR_COLUMN), F.when(is_bad, error)),
-                self.record_side: F.when(~is_null & is_good, value),
+                self.key_or_value_side: F.when(~is_null & is_good, value),
             }
         else:
             converted = (
@@ -243,9 +251,9 @@ class Converter:
                 .when(is_good, value)
                 .otherwise(F.raise_error(self._error_with_position()).cast(self.data_type()))
             )
-            columns = {self.record_side: converted}
+            columns = {self.key_or_value_side: converted}
         return rows.withColumns(columns).drop(
-            _FLAT_COLUMN_PREFIX + self.record_side, _ITEMS_COLUMN_PREFIX + self.record_side
+            _FLAT_COLUMN_PREFIX + self.key_or_value_side, _ITEMS_COLUMN_PREFIX + self.key_or_value_side
         )
 
     def _error_with_position(self) -> Column:
@@ -265,7 +273,8 @@ class Converter:
     def _error_message(self) -> str:
         """The error message for a record that does not convert."""
         envelope = ' in {"schema": ..., "payload": ...}' if self.has_schema_envelope else ""
-        return f"the record's {self.record_side} is not JSON with the columns of {self.record_side}.schema{envelope}"
+        side = self.key_or_value_side
+        return f"the record's {side} is not JSON with the columns of {side}.schema{envelope}"
 
 
 def _has_all_keys(text: Column, names: tuple[str, ...]) -> Column:
@@ -315,7 +324,7 @@ def infer_columns_ddl(config: PrefixedConfig, side: str, records: DataFrame) -> 
     return to_ddl(spark, StructType(valid_fields))
 
 
-def _required_schema_definition(own_definition: ConfigDef, side: str) -> ConfigDef:
+def _schema_key_as_required(own_definition: ConfigDef, side: str) -> ConfigDef:
     """The part of ``own_definition``, a converter's own keys, that a task's config must contain: only the schema key of
     ``side`` ("key" or "value"), as a required key. A user may leave the schema key out; then the columns are inferred
     before the task's config is written, and the task's config contains them."""
@@ -330,5 +339,5 @@ def find_schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]
     try:
         Converter.of(config, side).check_columns_ddl(config)
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     return {}

@@ -105,7 +105,7 @@ def has_lost_jvm_connection(error: BaseException) -> bool:
     return False
 
 
-def message_with_trace(error: BaseException) -> str:
+def message_with_trace_unless_coterie_error(error: BaseException) -> str:
     """The text about ``error``: its message (:func:`error_message`), then Python's stack trace; for a
     :class:`CoterieError` only its message."""
     if isinstance(error, CoterieError):
@@ -125,7 +125,7 @@ def error_message(error: BaseException) -> str:
     return (
         hide_secrets(str(error))
         if isinstance(error, CoterieError)
-        else f"{type(error).__name__}: {_shorten_to_one_line(str(error))}"
+        else f"{type(error).__name__}: {_join_into_short_line(str(error))}"
     )
 
 
@@ -138,7 +138,7 @@ def java_error_message(java_exception: Any) -> str:
         full_message = hide_secrets(java_exception.getMessage() or "")
         if (python_message := _python_failure_message(full_message)) is not None:
             return python_message
-        message = _shorten_to_one_line(full_message)
+        message = _join_into_short_line(full_message)
         if message and not any(message in earlier or earlier in message for earlier in messages):
             messages.append(message)
         java_exception = java_exception.getCause()
@@ -170,7 +170,7 @@ def _python_failure_message(message: str) -> str | None:
         if lines_of_user
         else ""
     )
-    return f"A function in Python raised {_shorten_to_one_line(exception_line)}{position}"
+    return f"A function in Python raised {_join_into_short_line(exception_line)}{position}"
 
 
 def message_of_raise_error(error: BaseException) -> str | None:
@@ -187,7 +187,7 @@ def java_exception_of(error: BaseException) -> Any | None:
     return getattr(error, "_origin", None) if isinstance(error, PySparkException) else None
 
 
-def _shorten_to_one_line(message: str) -> str:
+def _join_into_short_line(message: str) -> str:
     """``message`` in one line: without line breaks, and without the stack trace and the SQLSTATE that some of Spark's
     messages contain; cut off after :data:`_MESSAGE_LENGTH_MAX` characters. Secrets are hidden."""
     text = " ".join(re.split(r"\n\s*at |\nDriver stacktrace", hide_secrets(message))[0].split())

@@ -23,7 +23,7 @@ from coterie.spark.bad_records.keys import (
 from coterie.spark.bad_records.queue import (
     LEDGER_TOPIC_KEY,
     dead_letter_destination_identity,
-    dead_letter_producer_settings,
+    ledger_topic_and_producer_overrides,
 )
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.plugins import ConfiguredSink, ConfiguredSource, configured_sink, configured_source, sink_identity
@@ -57,7 +57,7 @@ def config_for_batch_in_flight(
         in_former_config=configured_sink(former_manifest.config, worker_kafka_properties),
         config_key_prefix=SINK_PREFIX,
     )
-    is_same_source_place = former_manifest.split.is_within_partitions(existing_partitions)
+    is_same_source_place = former_manifest.split.has_only_partitions_in(existing_partitions)
     is_same_sink_place = sink_identity(newest_config, worker_kafka_properties) == sink_identity(
         former_manifest.config, worker_kafka_properties
     )
@@ -82,7 +82,7 @@ def config_for_batch_in_flight(
             if key != LEDGER_TOPIC_KEY and not key.startswith(PRODUCER_OVERRIDE_PREFIX)
         }
         batch_config |= (
-            dead_letter_producer_settings(newest_config)
+            ledger_topic_and_producer_overrides(newest_config)
             if uses_newest_dead_letters
             else _settings_for_former_dead_letter_topic(newest_config, former_manifest.config)
         )
@@ -234,8 +234,8 @@ def _settings_for_former_dead_letter_topic(
     newest values, which may have a newer password, with the former ledger topic; or all former values, if the newest
     ones are for another cluster or the newest destination is not a topic."""
     former_settings, newest_settings = (
-        dead_letter_producer_settings(former_config),
-        dead_letter_producer_settings(newest_config),
+        ledger_topic_and_producer_overrides(former_config),
+        ledger_topic_and_producer_overrides(newest_config),
     )
     is_same_cluster = former_settings.get(PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS) == newest_settings.get(
         PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS

@@ -42,7 +42,7 @@ def has_pinned_digest(jar: Jar, folder: Path) -> bool | None:
         raise WorldError(f"The jar {folder / jar.file_name} cannot be read: {error.strerror}") from error
 
 
-def fetch_jars(
+def fetch_and_replace_jars(
     jars: Iterable[Jar],
     folder: Path,
     *,
@@ -87,7 +87,7 @@ def _open_http_client() -> httpx.Client:
 def _fetch_jar(
     client: httpx.Client, jar: Jar, folder: Path, repository_url: str, on_chunk: Callable[[Jar, int], None]
 ) -> None:
-    """Fetch one jar; see :func:`fetch_jars`. ``repository_url`` ends without a slash."""
+    """Fetch one jar; see :func:`fetch_and_replace_jars`. ``repository_url`` ends without a slash."""
     shown_url = _url_without_credentials(repository_url)
     digest, size_bytes = hashlib.sha256(), 0
     with _create_locked_download_file(folder, jar) as download:

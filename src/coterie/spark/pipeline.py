@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_of
 from coterie.spark import transforms
 from coterie.spark.bad_records.keys import BadRecordSettings, read_bad_record_settings
-from coterie.spark.bad_records.queue import DeadLetterQueue, make_dead_letter_queue
+from coterie.spark.bad_records.queue import DeadLetterQueue, make_queue_unless_no_dead_letters
 from coterie.spark.connector_keys import TASKS_MAX_ENFORCE_KEY, common_connector_definition
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
@@ -57,7 +57,7 @@ class Pipeline:
     """The source, transforms and sink of one task."""
 
     source: Source
-    source_partition_count: int
+    source_partition_count_of_task: int
     """The number of source partitions that the task reads."""
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
@@ -100,13 +100,13 @@ class Pipeline:
         )
         return cls(
             source=source.plugin.of(source.config, task_input),
-            source_partition_count=len(task_input.source_partitions),
+            source_partition_count_of_task=len(task_input.source_partitions),
             transforms=transforms.parse_transforms(config),
             sink=sink.plugin.of(sink.config),
             bad_record_settings=tolerance,
             dead_letter_queue=None
             if tolerance is None or needs_no_queue
-            else make_dead_letter_queue(tolerance.dead_letter_destination, config, worker_kafka_properties),
+            else make_queue_unless_no_dead_letters(tolerance.dead_letter_destination, config, worker_kafka_properties),
             timeouts=TaskTimeoutsAndRestarts.of(config),
             trigger_interval_ms=common_connector_definition().required_value(config, "trigger.interval.ms", int),
         )
@@ -123,7 +123,7 @@ def task_configs(
     """
     source = configured_source(resolved_config, {})
     inferred = source.config.values_by_user_key(manifest.inferred_values)
-    split = split_to_store(manifest.split, source, config)
+    split = split_with_digests_if_references(manifest.split, source, config)
     return [
         {
             **inferred,
@@ -141,12 +141,12 @@ def task_configs(
     ]
 
 
-def split_to_store(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
-    """``split`` as it is stored: with digests (:meth:`Split.with_digests_for_hash_split`) if a value that identifies
+def split_with_digests_if_references(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
+    """``split`` as it is stored: with digests (:meth:`Split.with_digests_if_hash_split`) if a value that identifies
     the input of ``source`` contains a reference in ``config``, the connector's config with unresolved references."""
     keys = (source.config.user_key(name) for name in source.plugin.identity_keys)
     has_references = any(config.get(key) != source.config.config.get(key) for key in keys)
-    return split.with_digests_for_hash_split() if has_references else split
+    return split.with_digests_if_hash_split() if has_references else split
 
 
 def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> Split:

@@ -85,11 +85,11 @@ class PluginCall:
 
         :raises FencedError: when the call was abandoned before.
         """
-        self._calls.begin_stage(self, name, has_time_limit=has_time_limit)
+        self._calls.begin_stage_unless_timed_out(self, name, has_time_limit=has_time_limit)
         try:
             yield
         finally:
-            self._calls.end_stage(self)
+            self._calls.end_stage_unless_timed_out(self)
 
 
 class PluginCalls:
@@ -232,7 +232,7 @@ class PluginCalls:
                 self._ledger.shorten_time_limit(call.call_id, ends_at_s)
                 self._changed.notify_all()
 
-    def begin_stage(self, call: PluginCall, name: str, *, has_time_limit: bool) -> None:
+    def begin_stage_unless_timed_out(self, call: PluginCall, name: str, *, has_time_limit: bool) -> None:
         """Begin a stage of ``call``, which runs on the present thread.
 
         :raises FencedError: when the call was abandoned; ``on_abandon`` has returned then.
@@ -242,20 +242,22 @@ class PluginCalls:
             now_s = time.monotonic()
             ends_at_s = now_s + self.timeout_ms / 1000 if has_time_limit else None
             stage = CallStage(name=name, began_at_s=now_s, deadline_s=ends_at_s)
-            if self._ledger.begin_stage(call.call_id, stage):
+            if self._ledger.begin_stage_unless_timed_out(call.call_id, stage):
                 self._changed.notify_all()
                 return
         # Before `on_abandon` has closed the fence of the caller, this error would look like one of a sink.
         futures.wait([call.future])
         raise FencedError
 
-    def end_stage(self, call: PluginCall) -> None:
+    def end_stage_unless_timed_out(self, call: PluginCall) -> None:
         """End the innermost stage of ``call``, which runs on the present thread. Does nothing when the call was
         abandoned."""
         assert call.call_id is not None
         with self._changed:
             now_s = time.monotonic()
-            self._ledger.end_stage(call.call_id, now_s=now_s, outer_deadline_s=now_s + self.timeout_ms / 1000)
+            self._ledger.end_stage_unless_timed_out(
+                call.call_id, now_s=now_s, outer_deadline_s=now_s + self.timeout_ms / 1000
+            )
             self._changed.notify_all()
 
     def _start_permitted_calls(self) -> None:
@@ -332,7 +334,7 @@ class PluginCalls:
                     self._abandon_call(call, expired)
                 for call, error in unstarted:
                     log.error("%s", error)
-                    _fail_abandoned_call(call, error)
+                    _call_on_abandon_and_fail_call(call, error)
 
     def _abandon_call(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had
@@ -344,7 +346,7 @@ class PluginCalls:
             if expired.has_stage_expired:
                 message += ". Repair the plug-in, or raise plugin.call.timeout.ms of the workers"
             log.error("%s. The thread is lost until the plug-in returns:\n%s", message, _stack_of_thread(call.thread))
-        _fail_abandoned_call(call, PluginTimeoutError(message))
+        _call_on_abandon_and_fail_call(call, PluginTimeoutError(message))
 
     def _report_lost_count_if_changed(self) -> None:
         """Call ``on_lost_count`` if :attr:`lost_thread_count` has changed since ``on_lost_count`` was last called."""
@@ -354,7 +356,7 @@ class PluginCalls:
                 self._on_lost_count(lost_thread_count)
 
 
-def _fail_abandoned_call(call: PluginCall, error: AbandonedCallError) -> None:
+def _call_on_abandon_and_fail_call(call: PluginCall, error: AbandonedCallError) -> None:
     """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get ``error``, unless the caller has cancelled
     the call before it began."""
     if call.on_abandon is not None:
@@ -388,7 +390,7 @@ def plugin_stage(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def clean_up_stage(name: str) -> Iterator[None]:
+def clean_up_stage_even_if_abandoned(name: str) -> Iterator[None]:
     """As :func:`plugin_stage`, for a block that releases what the call has opened: the block also runs when the call
     was abandoned before, then without a time limit."""
     with ExitStack() as stack:

@@ -31,7 +31,9 @@ from coterie.spark.smt.registry import ALL_TRANSFORM_TYPES, TYPE_AND_SIDE_BY_NAM
 @cache
 def all_plugins() -> Sequence[Plugin]:
     """All plug-ins of this worker, in Connect's order. Imports the packages of all sources."""
-    return sorted_as_in_connect({*_sources(), *_sinks(), *_transforms(), *_predicates(), *_converters()})
+    return sorted_as_in_connect(
+        {*_sources(), *_sinks(), *_transforms(), *_predicates(), *_converters_and_header_converters()}
+    )
 
 
 def plugin_config_keys(name: str, version_range: str | None) -> Sequence[ConfigKey]:
@@ -44,7 +46,7 @@ def plugin_config_keys(name: str, version_range: str | None) -> Sequence[ConfigK
     plugin = find_plugin(all_plugins(), name, version_range)
     match plugin.type:
         case PluginType.SINK | PluginType.SOURCE:
-            return _connector_keys(plugin.class_name)
+            return _own_then_common_connector_keys(plugin.class_name)
         case PluginType.TRANSFORMATION:
             return TYPE_AND_SIDE_BY_NAME[plugin.class_name][0].keys
         case PluginType.PREDICATE:
@@ -105,7 +107,7 @@ def _sinks() -> Iterator[Plugin]:
 def _transforms() -> Iterator[Plugin]:
     for kind in ALL_TRANSFORM_TYPES:
         for side, class_name in kind.class_names_by_side().items():
-            names = (name for name, named_side in kind.side_by_config_name().items() if named_side is side)
+            names = (name for name, named_side in kind.side_by_accepted_name().items() if named_side is side)
             aliases = tuple(name for name in names if name != class_name)
             yield _make_built_in_plugin(class_name, PluginType.TRANSFORMATION, aliases)
 
@@ -115,7 +117,7 @@ def _predicates() -> Iterator[Plugin]:
         yield _make_built_in_plugin(kind.class_name, PluginType.PREDICATE, (kind.name,))
 
 
-def _converters() -> Iterator[Plugin]:
+def _converters_and_header_converters() -> Iterator[Plugin]:
     for type_, names in (
         (PluginType.CONVERTER, converters.CONVERTER_NAMES),
         (PluginType.HEADER_CONVERTER, HEADER_CONVERTER_NAMES),
@@ -132,7 +134,7 @@ def _make_built_in_plugin(class_name: str, type_: PluginType, aliases: tuple[str
 # -- the keys of a plug-in --------------------------------------------------------------------------------------------
 
 
-def _connector_keys(class_name: str) -> Sequence[ConfigKey]:
+def _own_then_common_connector_keys(class_name: str) -> Sequence[ConfigKey]:
     """The keys of a connector whose config contains only ``connector.class``, with the value ``class_name``. The keys
     that every connector has come last."""
     config = {"connector.class": class_name}

@@ -74,7 +74,7 @@ def sink_class_key() -> ConfigKey:
     """The definition of the key ``sink.class`` of a source connector."""
     documentation = "The sink that a source connector writes to; without it, sink.format names the sink."
     names = OneOfPluginClasses(
-        tuple(SINK_BY_CLASS_NAME), interface_name="SinkConnector", other_names=frozenset(SINK_BY_NAME)
+        tuple(SINK_BY_CLASS_NAME), interface_name="SinkConnector", also_accepted_names=frozenset(SINK_BY_NAME)
     )
     return replace(_make_class_key("sink.class", documentation, names, SINK_GROUP), is_optional=True)
 
@@ -137,39 +137,39 @@ def connector_type(config: Mapping[str, str]) -> str:
     return "source" if name in source_by_name() else "sink" if name in SINK_BY_NAME else "unknown"
 
 
-def source_class(config: Mapping[str, str], class_key: str = "connector.class") -> type[Source]:
-    """The class of the source of a connector or of a task: the class that ``class_key`` names; if ``class_key`` names a
-    sink, the class that ``source.class`` names, by default :data:`DEFAULT_SOURCE`.
+def source_class(config: Mapping[str, str], connector_class_key: str = "connector.class") -> type[Source]:
+    """The class of the source of a connector or of a task: the class that ``connector_class_key`` names; if
+    ``connector_class_key`` names a sink, the class that ``source.class`` names, by default :data:`DEFAULT_SOURCE`.
 
-    ``class_key``: the key of ``config`` with the connector's class: ``connector.class``, or ``task.class`` in a task's
-    config.
+    ``connector_class_key``: the key of ``config`` with the connector's class: ``connector.class``, or ``task.class`` in
+    a task's config.
 
-    :raises ConfigError: when the value of ``class_key`` is missing or names neither a source nor a sink, or
+    :raises ConfigError: when the value of ``connector_class_key`` is missing or names neither a source nor a sink, or
         ``source.class`` is needed and names no source; the error names the key.
     """
-    name = _read_class_name(config, class_key)
+    name = _read_known_class_name(config, connector_class_key)
     if name not in source_by_name():
         name = ConfigDef((source_class_key(),)).required_value(config, "source.class", str)
     return source_by_name()[name]
 
 
 def configured_source(
-    config: Mapping[str, str], worker_kafka_properties: Mapping[str, str], class_key: str = "connector.class"
+    config: Mapping[str, str], worker_kafka_properties: Mapping[str, str], connector_class_key: str = "connector.class"
 ) -> ConfiguredSource:
     """The source of a connector or of a task, whose class is :func:`source_class`.
 
-    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`. ``class_key``: see
+    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`. ``connector_class_key``: see
     :func:`source_class`.
 
     :raises ConfigError: as :func:`source_class`.
     """
-    plugin = source_class(config, class_key)
-    is_class_of_source = _read_class_name(config, class_key) in source_by_name()
+    plugin = source_class(config, connector_class_key)
+    is_class_of_source = _read_known_class_name(config, connector_class_key) in source_by_name()
     selectors = ConfigDef(() if is_class_of_source else (source_class_key(),))
     # A config of Kafka Connect's sink connectors has `topics` without a prefix. Not for the Kafka sink: keys without a
     # prefix belong to the sink there.
     is_prefix_optional = is_class_of_source or (
-        "source.class" not in config and SINK_BY_NAME.get(config[class_key].strip()) != KafkaSink
+        "source.class" not in config and SINK_BY_NAME.get(config[connector_class_key].strip()) != KafkaSink
     )
     source_config = PrefixedConfig(
         config=config,
@@ -184,17 +184,18 @@ def configured_source(
 
 
 def configured_sink(
-    config: Mapping[str, str], worker_kafka_properties: Mapping[str, str], class_key: str = "connector.class"
+    config: Mapping[str, str], worker_kafka_properties: Mapping[str, str], connector_class_key: str = "connector.class"
 ) -> ConfiguredSink:
-    """The sink of a connector or of a task: the class that ``class_key`` names; if ``class_key`` names a source, the
-    class that ``sink.class`` or else ``sink.format`` names, or :data:`DEFAULT_SINK` if no key starts with ``sink.``.
+    """The sink of a connector or of a task: the class that ``connector_class_key`` names; if ``connector_class_key``
+    names a source, the class that ``sink.class`` or else ``sink.format`` names, or :data:`DEFAULT_SINK` if no key
+    starts with ``sink.``.
 
-    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`. ``class_key``: see
+    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`. ``connector_class_key``: see
     :func:`source_class`.
 
     :raises ConfigError: when a class or format is missing or unknown; the error names the key.
     """
-    name = _read_class_name(config, class_key)
+    name = _read_known_class_name(config, connector_class_key)
     selectors: tuple[ConfigKey, ...] = ()
     is_implied = False
     if is_class_of_sink := name in SINK_BY_NAME:
@@ -265,16 +266,18 @@ def definition_with_order_in_groups(keys: Iterable[ConfigKey]) -> ConfigDef:
     return ConfigDef(tuple(ordered_keys))
 
 
-def _read_class_name(config: Mapping[str, str], class_key: str) -> str:
-    """The value of ``class_key``, which names a source or a sink.
+def _read_known_class_name(config: Mapping[str, str], connector_class_key: str) -> str:
+    """The value of ``connector_class_key``, which names a source or a sink.
 
     :raises ConfigError: when the value is missing, or names neither.
     """
-    name = config.get(class_key, "").strip()
+    name = config.get(connector_class_key, "").strip()
     if name not in source_by_name() and name not in SINK_BY_NAME:
         message = (
-            f"This worker has no source or sink of the class {name}: correct {class_key}, or install the plug-in on "
-            "every worker"
+            f"This worker has no source or sink of the class {name}: correct {connector_class_key}, or install the "
+            "plug-in on every worker"
         )
-        raise ConfigError({class_key: [message if name else f"Set {class_key} to the class of a source or sink"]})
+        raise ConfigError(
+            {connector_class_key: [message if name else f"Set {connector_class_key} to the class of a source or sink"]}
+        )
     return name

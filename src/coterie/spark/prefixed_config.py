@@ -132,7 +132,7 @@ class PrefixedConfig:
         )
 
 
-def unsupported_option_errors(config: PrefixedConfig, end_name: str) -> dict[str, list[str]]:
+def errors_if_any_option_is_set(config: PrefixedConfig, end_name: str) -> dict[str, list[str]]:
     """An error, by the user's key, for each set option (:data:`OPTION_PREFIX`), for a source or sink that has no
     options. ``end_name``: the name of the source or sink, with which the messages begin."""
     return {

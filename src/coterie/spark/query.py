@@ -23,11 +23,11 @@ from coterie.spark.bad_records.error_columns import bad_rows, good_rows
 from coterie.spark.bad_records.report import BadRecordLogReporter
 from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, rows_evaluated_once, summarize_bad_rows
 from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
-from coterie.spark.batch_execution import coalesce_to_default_parallelism
+from coterie.spark.batch_execution import coalesce_if_above_default_parallelism
 from coterie.spark.checkpoint import (
     HeldCheckpoint,
     find_batch_id_in_flight,
-    is_checkpoint_taken_over,
+    is_checkpoint_taken_over_or_absent,
     last_batch_id_in_log,
 )
 from coterie.spark.failures import (
@@ -36,13 +36,13 @@ from coterie.spark.failures import (
     java_error_message,
     java_exception_of,
     message_of_raise_error,
-    message_with_trace,
+    message_with_trace_unless_coterie_error,
 )
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.plugin_calls import clean_up_stage, plugin_stage
+from coterie.spark.plugin_calls import clean_up_stage_even_if_abandoned, plugin_stage
 from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskCheckpointLineage
-from coterie.spark.sources.kafka_client import is_retriable
+from coterie.spark.sources.kafka_client import may_kafka_retry_succeed
 from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeoutsAndRestarts
 from coterie.spark.transforms import apply_transforms
 
@@ -170,7 +170,7 @@ class TaskQuery:
                 self._query = writer.start()
             return self._query
 
-    def run_available_input(self, *, timeout_s: int) -> None:
+    def run_available_input_until_end(self, *, timeout_s: int) -> None:
         """Process the input that is available now, in one or more batches, and wait until the query has ended. After an
         error the query is stopped: it creates no further file.
 
@@ -198,7 +198,7 @@ class TaskQuery:
             while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.fence.is_closed:
                     raise FencedError
-                if (timeout_message := self.mark_failed_on_batch_timeout()) is not None:
+                if (timeout_message := self.mark_failed_and_describe_batch_timeout()) is not None:
                     raise WorldError(timeout_message)
         except Exception as error:
             if self.fence.is_closed:
@@ -207,14 +207,14 @@ class TaskQuery:
             if rejection is not None:
                 raise TakenOverInSinkError(rejection) from error
             self.update_server_reachability()
-            reason = self.end_reason() if self._query is not None else message_with_trace(error)
+            reason = self.end_reason() if self._query is not None else message_with_trace_unless_coterie_error(error)
             raise (UnreachableError if self.is_server_unreachable else WorldError)(reason) from error
         finally:
-            with clean_up_stage("stop"):
+            with clean_up_stage_even_if_abandoned("stop"):
                 self._stop_spark_query()
             self._close_sinks()
 
-    def replace_pipeline(self, pipeline: Pipeline) -> None:
+    def close_sinks_and_replace_pipeline(self, pipeline: Pipeline) -> None:
         """Close the sinks, and use ``pipeline``, the task's pipeline with newly resolved references, from the next
         start on."""
         self._close_sinks()
@@ -229,7 +229,7 @@ class TaskQuery:
     def source(self) -> Source:
         return self._pipeline.source
 
-    def mark_failed_on_batch_timeout(self) -> str | None:
+    def mark_failed_and_describe_batch_timeout(self) -> str | None:
         """A message if the running batch has taken longer than ``task.batch.timeout.ms``, else None. The message is
         also assigned to :attr:`permanent_failure`. The query continues to run: the caller must stop it."""
         batch_and_start_s, limit_ms = self._running_batch_and_start_s, self._pipeline.timeouts.batch_timeout_ms
@@ -245,7 +245,7 @@ class TaskQuery:
     @property
     def was_checkpoint_taken_over(self) -> bool:
         """Whether another start has taken over the checkpoint; tested in the file system at each call."""
-        return is_checkpoint_taken_over(self.held_checkpoint.path)
+        return is_checkpoint_taken_over_or_absent(self.held_checkpoint.path)
 
     def is_active(self) -> bool:
         """Whether Spark runs the query: it was started, and has neither failed nor been stopped."""
@@ -257,7 +257,7 @@ class TaskQuery:
         polls all tasks."""
         return self._used_topics
 
-    def last_progress(self) -> tuple[int, int, str] | None:
+    def last_batch_id_rows_and_time(self) -> tuple[int, int, str] | None:
         """Spark's last progress report: the batch number, the number of input rows, and the time at which Spark began
         to look for the batch, as text; None before the first report."""
         if self._query is None:
@@ -295,7 +295,7 @@ class TaskQuery:
         if self.permanent_failure is None and self._last_failure is None and self._query is not None:
             spark_failure = self._query._jsq.exception()
             if spark_failure.isDefined():
-                self.is_server_unreachable = is_retriable(spark_failure.get())
+                self.is_server_unreachable = may_kafka_retry_succeed(spark_failure.get())
 
     def stop(self, *, grace_ms: int) -> None:
         """Stop the query and close its fence: afterwards this run commits nothing. The running batch, and a batch that
@@ -309,7 +309,7 @@ class TaskQuery:
         deadline_s = started_at_s + grace_ms / 1000
         try:
             if self._query is not None and grace_ms > 0 and not self.fence.is_closed:
-                _stop_at_batch_boundary(
+                _try_stop_at_batch_boundary(
                     self._query, self.held_checkpoint.path, lambda: self._must_interrupt(deadline_s)
                 )
                 self._run_last_planned_batch(self._query, deadline_s)
@@ -357,7 +357,7 @@ class TaskQuery:
 
     def _close_sinks(self) -> None:
         """Close the sink and the dead letter queue. Exceptions, which neither may raise, are logged."""
-        with clean_up_stage("close"):
+        with clean_up_stage_even_if_abandoned("close"):
             for sink in (self._pipeline.sink, self._pipeline.dead_letter_queue):
                 if sink is None:
                     continue
@@ -408,7 +408,9 @@ class TaskQuery:
                 raise FencedError
             is_small = self._pipeline.source.is_batch_small(batch.sparkSession, self.held_checkpoint.path, batch_id)
             rows = (
-                coalesce_to_default_parallelism(batch, source_partition_count=self._pipeline.source_partition_count)
+                coalesce_if_above_default_parallelism(
+                    batch, source_partition_count_of_task=self._pipeline.source_partition_count_of_task
+                )
                 if is_small
                 else batch
             )
@@ -456,7 +458,7 @@ class TaskQuery:
         except Exception as error:
             self.permanent_failure = message_of_raise_error(error)
             self._last_failure = f"Batch {batch_id} failed: {error_message(error)}"
-            self.is_server_unreachable = is_retriable(java_exception_of(error))
+            self.is_server_unreachable = may_kafka_retry_succeed(java_exception_of(error))
             raise
         finally:
             self._running_batch_and_start_s = None
@@ -481,7 +483,7 @@ class TaskQuery:
                 has_bounded_partitions=lambda: whole_batch.has_bounded_partitions,
             )
             batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
-            return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary
+            return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary_so_far
         if self._pipeline.dead_letter_queue is None and not tolerance.logs_bad_record_counts:
             # Only the good rows are evaluated: no second evaluation exists that could give other rows.
             return [
@@ -516,7 +518,7 @@ def sink_rejection_text(error: FencedError) -> str:
     return str(error) or "A later start of the task has taken over in the sink"
 
 
-def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_grace_over: Callable[[], bool]) -> None:
+def _try_stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_grace_over: Callable[[], bool]) -> None:
     """Prevent further batches, and wait until the running batch has ended or ``is_grace_over()`` is True. Spark may
     plan one more batch and not run it. If ``is_grace_over()`` becomes True while Spark plans a batch, return at once:
     the query then continues with this batch and further ones until the caller stops it.

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 METADATA_PREFIX = "__coterie_"
-"""Prefix of the names of all hidden columns (:func:`is_metadata_column_name`)."""
+"""Prefix of the names of all hidden columns (:func:`is_known_metadata_column_name`)."""
 
 
 class MetadataColumn(Enum):
@@ -32,7 +32,7 @@ class MetadataColumn(Enum):
     fields are all null."""
 
     @property
-    def field_name(self) -> str:
+    def record_field_name(self) -> str:
         """The name of the record's field in error messages: ``key``, ``topic``, ..."""
         return self.value.removeprefix(METADATA_PREFIX)
 
@@ -47,7 +47,7 @@ HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructFie
 """The type of the column :attr:`MetadataColumn.HEADERS`."""
 
 
-def is_metadata_column_name(name: str) -> bool:
+def is_known_metadata_column_name(name: str) -> bool:
     """Whether ``name`` is the name of a hidden column of this module: a metadata column, or one of the two columns that
     exist only while a transform with a predicate is applied."""
     return name in _METADATA_NAMES
@@ -75,21 +75,22 @@ def required_metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Co
     """
     if not has_metadata_column(rows, column_kind):
         raise ValueError(
-            f"the rows have no {column_kind.field_name}: only records that KafkaSource reads have this field"
+            f"the rows have no {column_kind.record_field_name}: only records that KafkaSource reads have this field"
         )
     return exact_column(column_kind.value)
 
 
 def visible_column_names(rows: DataFrame) -> list[str]:
-    """The names of the columns of ``rows`` that are not hidden (:func:`is_metadata_column_name`), in their order."""
-    return [name for name in rows.columns if not is_metadata_column_name(name)]
+    """The names of the columns of ``rows`` that are not hidden (:func:`is_known_metadata_column_name`), in their
+    order."""
+    return [name for name in rows.columns if not is_known_metadata_column_name(name)]
 
 
 def metadata_column_names(rows: DataFrame) -> list[str]:
-    """The names of the hidden columns of ``rows`` (:func:`is_metadata_column_name`), in their order."""
-    return [name for name in rows.columns if is_metadata_column_name(name)]
+    """The names of the hidden columns of ``rows`` (:func:`is_known_metadata_column_name`), in their order."""
+    return [name for name in rows.columns if is_known_metadata_column_name(name)]
 
 
 def without_metadata_columns(rows: DataFrame) -> DataFrame:
-    """``rows`` without the hidden columns (:func:`is_metadata_column_name`)."""
+    """``rows`` without the hidden columns (:func:`is_known_metadata_column_name`)."""
     return rows.select(*map(exact_column, visible_column_names(rows))) if metadata_column_names(rows) else rows

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from coterie.config.secrets import MASK, SecretNotHiddenError, add_secrets_follower, remove_secrets_follower
+from coterie.config.secrets import MASK, SecretNotHiddenError, add_secrets_follower_and_call_it, remove_secrets_follower
 from coterie.nouns.errors import WorldError
 
 _CLASS = "coterie.spark.EventRedactor"
@@ -41,7 +41,7 @@ class EventRedactor:
         java_redactor = make_java_redactor(spark)
         java_redactor.install(spark.sparkContext._jsc.sc(), spark._jsparkSession.sharedState())
         self._follower = partial(set_hidden_texts, java_redactor)
-        add_secrets_follower(self._follower)
+        add_secrets_follower_and_call_it(self._follower)
 
     def close(self) -> None:
         """Send no further values to the JVM. The JVM continues to hide those that it has received."""
@@ -79,7 +79,7 @@ def make_java_redactor(spark: SparkSession) -> Any:
     return compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(arguments)
 
 
-def install_secret_redactor(spark: SparkSession) -> EventRedactor | None:
+def install_redactor_if_ui_or_log(spark: SparkSession) -> EventRedactor | None:
     """Begin to hide the values of references to secrets in the events of ``spark``, and return the redactor; None,
     without any effect, if Spark has neither UI nor event log.
 

@@ -37,14 +37,14 @@ def new_redacting_session(
     """A new session of the application of ``spark``, without :data:`FUNCTIONS_THAT_CALL_JAVA`, that redacts the options
     whose values come from references: those whose values in ``config`` and in ``resolved_config`` differ."""
     session = new_session_without_java_functions(spark)
-    names = sorted({_spark_option_name(key) for key, value in config.items() if resolved_config[key] != value})
+    names = sorted({_spark_option_name_end(key) for key, value in config.items() if resolved_config[key] != value})
     if names:
         pattern = "|".join(re.escape(name) for name in names)
         session.conf.set(_OPTIONS_PATTERN_KEY, rf"{_SPARK_OPTIONS_PATTERN}|(^|\.)({pattern})$")
     return session
 
 
-def _spark_option_name(key: str) -> str:
+def _spark_option_name_end(key: str) -> str:
     """The end of the name of the Spark option that ``key``, a connector's key, becomes: ``key`` without Coterie's
     prefixes. ``source.option.password`` becomes ``password``; ``sink.producer.override.sasl.jaas.config`` becomes
     ``sasl.jaas.config``, the end of Spark's option ``kafka.sasl.jaas.config``."""

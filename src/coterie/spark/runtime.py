@@ -23,12 +23,12 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.logger_levels import LoggerLevel
 from coterie.spark import user_code
 from coterie.spark.call_ledger import CallQueueSpec
-from coterie.spark.checkpoint import HeldCheckpoint, create_and_test_checkpoint_location
+from coterie.spark.checkpoint import HeldCheckpoint, create_checkpoint_location_and_test_write
 from coterie.spark.events import EventQueue
 from coterie.spark.failures import SPARK_NOT_RUNNING_MESSAGE
 from coterie.spark.fence import Fence
-from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
-from coterie.spark.jars import jar_packages, missing_jars_message_by_package, spark_settings_for_jars
+from coterie.spark.jar_fetch import fetch_and_replace_jars, has_pinned_digest
+from coterie.spark.jars import jar_packages, jar_settings_unless_user_sets_jars, missing_jars_message_by_package
 from coterie.spark.jvm_loggers import read_logger_levels, set_logger_level
 from coterie.spark.offset_committer import OffsetCommitter
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, result_of
@@ -127,7 +127,7 @@ class SparkTaskRuntime:
         )
 
     async def logger_levels(self) -> Mapping[str, LoggerLevel]:
-        driver = self._driver_for_loggers()
+        driver = self._driver_while_jvm_runs()
         if driver is None:
             return {}
         return await self._calls.call(
@@ -135,7 +135,7 @@ class SparkTaskRuntime:
         )
 
     async def set_logger_level(self, name: str, level: LoggerLevel) -> None:
-        driver = self._driver_for_loggers()
+        driver = self._driver_while_jvm_runs()
         if driver is not None:
             await self._calls.call(
                 LOGGER_CALLS, f"logger {name}", lambda: set_logger_level(driver.spark, name, level), stage="set level"
@@ -171,11 +171,11 @@ class SparkTaskRuntime:
             if name == connector:
                 call.limit_remaining_time(ENDED_SPLIT_TIMEOUT_S)
 
-    async def create_next_checkpoint_generation(
+    async def ensure_open_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
         return await self._call_splitter(
-            connector, lambda fence: self._splitter.create_next_checkpoint_generation(fence, connector, incarnation)
+            connector, lambda fence: self._splitter.ensure_open_checkpoint_generation(fence, connector, incarnation)
         )
 
     async def read_offsets(
@@ -258,10 +258,12 @@ class SparkTaskRuntime:
         config = self._config
         with plugin_stage("import"):
             source_by_name()  # The event loop uses the imported plug-ins, and must not wait for an import.
-        create_and_test_checkpoint_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
+        create_checkpoint_location_and_test_write(
+            config.checkpoint_location
+        )  # Before the start of Spark, which takes long.
         settings = {
             **user_code.python_session_settings(config.python_settings),
-            **self._fetch_jars_and_make_settings(),
+            **self._maybe_fetch_jars_and_make_settings(),
             **config.user_settings,
         }
         if self._closing.is_set():  # This call was abandoned in the import of a plug-in that has returned late.
@@ -295,10 +297,10 @@ class SparkTaskRuntime:
         )
         self._offset_commit_thread.start()
 
-    def _fetch_jars_and_make_settings(self) -> Mapping[str, str]:
-        """The settings that add the jars of the worker's folder to Spark (:func:`spark_settings_for_jars`). If the
-        worker's settings say so, the pinned jars that are missing or differ are fetched first, unless the user's Spark
-        settings name jars themselves (:data:`USER_JAR_KEYS`).
+    def _maybe_fetch_jars_and_make_settings(self) -> Mapping[str, str]:
+        """The settings that add the jars of the worker's folder to Spark (:func:`jar_settings_unless_user_sets_jars`).
+        If the worker's settings say so, the pinned jars that are missing or differ are fetched first, unless the user's
+        Spark settings name jars themselves (:data:`USER_JAR_KEYS`).
 
         :raises WorldError: when jars cannot be fetched or the folder cannot be read, or :meth:`close` was called.
         """
@@ -310,14 +312,14 @@ class SparkTaskRuntime:
             jars_to_fetch = [jar for jar in pinned_jars if not has_pinned_digest(jar, jar_config.folder)]
             if jars_to_fetch:
                 log.info("Fetching %d jars into %s", len(jars_to_fetch), jar_config.folder)
-                fetch_jars(
+                fetch_and_replace_jars(
                     jars_to_fetch,
                     jar_config.folder,
                     repository_url=jar_config.repository_url,
                     on_chunk=self._check_not_closing,
                 )
                 log.info("All missing jars were fetched")
-        return spark_settings_for_jars(jar_config.folder, user_settings)
+        return jar_settings_unless_user_sets_jars(jar_config.folder, user_settings)
 
     def _check_not_closing(self, *_: object) -> None:
         """End a fetch of jars after :meth:`close` was called.
@@ -352,7 +354,7 @@ class SparkTaskRuntime:
         self._supervisor.end_runs_without_stopping_queries()
         self._events.put(RuntimeDied(reason=reason))
 
-    def _driver_for_loggers(self) -> SparkDriver | None:
+    def _driver_while_jvm_runs(self) -> SparkDriver | None:
         """The driver (SparkSession and JVM) whose JVM has loggers to show; None when no JVM runs on this worker, or it
         is being closed."""
         return None if self._jvm_exit_reason is not None or self._closing.is_set() else self._driver

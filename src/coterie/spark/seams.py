@@ -46,7 +46,7 @@ class TaskInput:
     source_partitions: tuple[str, ...]
     """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them. If
     :attr:`split_function` is a hash function, they may be digests of the names
-    (:meth:`Split.with_digests_for_hash_split`)."""
+    (:meth:`Split.with_digests_if_hash_split`)."""
     split_function: SplitFunction
     """The function that divides the input of the source partitions between the tasks."""
 

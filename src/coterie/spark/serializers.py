@@ -100,7 +100,7 @@ def serializer_definition(config: PrefixedConfig, side: str) -> ConfigDef:
 class Serializer:
     """Converts columns to the bytes of the key or the value of Kafka records."""
 
-    record_side: str
+    key_or_value_side: str
     """The part of the record that is written: ``key`` or ``value``."""
     format: Format
     """The format of the bytes."""
@@ -118,7 +118,7 @@ class Serializer:
         has_envelope = format_ is Format.JSON and config.required_value(
             own_definition, f"{side}.converter.schemas.enable", bool
         )
-        return cls(record_side=side, format=format_, has_schema_envelope=has_envelope)
+        return cls(key_or_value_side=side, format=format_, has_schema_envelope=has_envelope)
 
     def serialize_column(self, rows: DataFrame, name: str) -> Column:
         """The serialized bytes of the column ``name`` of ``rows``; null where the column is null.
@@ -130,14 +130,14 @@ class Serializer:
             case Format.BYTES if not isinstance(field.dataType, BinaryType):
                 raise WorldError(
                     f"Column {name} has type {field.dataType.simpleString()}, and the ByteArrayConverter of the "
-                    f"{self.record_side} writes binary only; use a StringConverter or a JsonConverter"
+                    f"{self.key_or_value_side} writes binary only; use a StringConverter or a JsonConverter"
                 )
             case Format.BYTES:
                 return column
             case Format.STRING if isinstance(field.dataType, (ArrayType, MapType, StructType)):
                 raise WorldError(
                     f"Column {name} has type {field.dataType.simpleString()}, and the StringConverter of the "
-                    f"{self.record_side} writes no lists, maps or structs; use a JsonConverter"
+                    f"{self.key_or_value_side} writes no lists, maps or structs; use a JsonConverter"
                 )
             case Format.STRING:
                 # Binary values are written unchanged.
@@ -146,14 +146,16 @@ class Serializer:
                 text = _column_to_json(column, field)
                 return F.when(column.isNotNull(), self._to_bytes_in_envelope_if_set(text, field.dataType))
 
-    def serialize_columns(self, rows: DataFrame, names: Sequence[str]) -> Column:
+    def serialize_columns_as_json(self, rows: DataFrame, names: Sequence[str]) -> Column:
         """The bytes of a JSON object with the columns ``names`` of ``rows``, in an envelope if
         ``has_schema_envelope``. Only for the format JSON.
 
         :raises WorldError: when JSON does not support the type of a column.
         """
         fields = [rows.schema[name] for name in names]
-        payload = F.struct(*(_to_json_types(exact_column(name), rows.schema[name]).alias(name) for name in names))
+        payload = F.struct(
+            *(_to_json_type_or_raise(exact_column(name), rows.schema[name]).alias(name) for name in names)
+        )
         return self._to_bytes_in_envelope_if_set(_struct_to_json(payload), StructType(fields))
 
     def _to_bytes_in_envelope_if_set(self, text: Column, type_: DataType) -> Column:
@@ -168,7 +170,7 @@ class Serializer:
 def _column_to_json(column: Column, field: StructField) -> Column:
     """The JSON text of ``column``, which ``field`` describes, for any supported type. Spark's ``to_json`` writes only
     objects and lists."""
-    text = _struct_to_json(F.struct(_to_json_types(column, field).alias("v")))
+    text = _struct_to_json(F.struct(_to_json_type_or_raise(column, field).alias("v")))
     return F.substring(text, F.lit(len('{"v":') + 1), F.length(text) - len('{"v":}'))
 
 
@@ -177,7 +179,7 @@ def _struct_to_json(payload: Column) -> Column:
     return F.to_json(payload, {"ignoreNullFields": "false"})
 
 
-def _to_json_types(column: Column, field: StructField) -> Column:
+def _to_json_type_or_raise(column: Column, field: StructField) -> Column:
     """``column``, converted to types that Spark writes to JSON in the same way as Connect.
 
     :raises WorldError: when the type of ``field`` has no such conversion; the message names the column.
@@ -191,7 +193,7 @@ def _to_json_types(column: Column, field: StructField) -> Column:
 
 
 def _convert_to_json_type(column: Column, type_: DataType) -> Column:
-    """:func:`_to_json_types` for a column, list item, map value or struct field of the type ``type_``.
+    """:func:`_to_json_type_or_raise` for a column, list item, map value or struct field of the type ``type_``.
 
     :raises ValueError: when a type cannot be written; the message is the name of the type.
     """

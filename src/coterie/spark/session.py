@@ -16,11 +16,11 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.class_archive import with_archive_option
+from coterie.spark.class_archive import with_archive_option_if_usable
 from coterie.spark.java import find_or_write_java_home, write_signal_ignoring_launcher
 from coterie.spark.java_names import CachingJvmView
 from coterie.spark.jvm_log import open_redacted_jvm_log
-from coterie.spark.redacted_events import EventRedactor, install_secret_redactor
+from coterie.spark.redacted_events import EventRedactor, install_redactor_if_ui_or_log
 from coterie.spark.redaction import REDACTION_SETTINGS
 from coterie.spark.settings import SparkConfig
 
@@ -129,7 +129,7 @@ class SparkDriver:
         self._jvm_exit_thread = threading.Thread(target=wait_and_report_jvm_exit, name="coterie-jvm-watch", daemon=True)
         self._jvm_exit_thread.start()
 
-    def wait_until_jvm_exit_is_reported(self, *, timeout_s: float) -> None:
+    def wait_jvm_exit_report_or_timeout(self, *, timeout_s: float) -> None:
         """Wait ``timeout_s`` seconds at most until the JVM has ended and ``on_exit`` has returned. For a caller whose
         call of the JVM has failed, possibly a moment before the end of the JVM is noticed."""
         self._jvm_exit_thread.join(timeout_s)
@@ -145,7 +145,7 @@ class SparkDriver:
                 self.spark.stop()
         except Exception as error:  # noqa: BLE001 - a failure of the JVM; the JVM is ended below in any case
             log.warning("Stopping Spark failed, so its JVM is ended now: %s", error)
-        _end_jvm(self._gateway, timeout_s=timeout_s)
+        _end_jvm_and_clear_pyspark(self._gateway, timeout_s=timeout_s)
         self._jvm_exit_thread.join()
 
 
@@ -162,7 +162,7 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
     conf = SparkConf(loadDefaults=False)
     conf.setAll(
         list(
-            with_archive_option(
+            with_archive_option_if_usable(
                 make_spark_settings(config.user_settings, scratch_folder), java_home, os.environ
             ).items()
         )
@@ -191,13 +191,13 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
             context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
             spark = SparkSession(context)
-            return SparkDriver(spark, install_secret_redactor(spark), gateway, jvm_log_file, on_exit)
+            return SparkDriver(spark, install_redactor_if_ui_or_log(spark), gateway, jvm_log_file, on_exit)
         except Exception as error:
-            _end_jvm(gateway, timeout_s=10)
+            _end_jvm_and_clear_pyspark(gateway, timeout_s=10)
             raise WorldError(f"Spark did not start; see {jvm_log_file}: {error}") from error
 
 
-def _end_jvm(gateway: Any, *, timeout_s: float) -> None:
+def _end_jvm_and_clear_pyspark(gateway: Any, *, timeout_s: float) -> None:
     """End the JVM of ``gateway`` and clear PySpark's references to it, so that this process can start another JVM. The
     JVM is killed if it has not ended after ``timeout_s`` seconds."""
     jvm: subprocess.Popen[bytes] = gateway.proc

@@ -12,14 +12,14 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import SourcePartsChanged, SplitAbortedError, SplitResult
+from coterie.herder.seams import SourcePartsChanged, SplitOrOffsetChangeAbortedError, SplitResult
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
 from coterie.spark.call_ledger import CallQueueSpec
-from coterie.spark.checkpoint import HeldCheckpoint, find_batch_id_in_flight, is_checkpoint_taken_over
+from coterie.spark.checkpoint import HeldCheckpoint, find_batch_id_in_flight, is_checkpoint_taken_over_or_absent
 from coterie.spark.connector_keys import common_connector_definition
 from coterie.spark.events import EventQueue
 from coterie.spark.failures import error_message, has_lost_jvm_connection
@@ -39,7 +39,7 @@ from coterie.spark.generations.updater import (
     read_newest_plan_or_manifest,
 )
 from coterie.spark.in_flight import config_for_batch_in_flight
-from coterie.spark.pipeline import Pipeline, split_source, split_to_store, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, split_with_digests_if_references, task_configs
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, wrap_in_plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity, source_class
 from coterie.spark.positions import Positions
@@ -50,7 +50,12 @@ from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
 from coterie.spark.transforms import first_message_line
-from coterie.spark.validation import GENERATION_KEY, sink_change_errors, source_change_errors, task_count_change_errors
+from coterie.spark.validation import (
+    GENERATION_KEY,
+    sink_change_errors_of_unmovable_source,
+    source_class_or_format_change_errors,
+    task_count_change_errors,
+)
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +118,7 @@ class Splitter:
         """The sources whose partitions :meth:`watch_source_partitions` lists, by connector."""
 
     def add_fence(self, connector: ConnectorName) -> Fence:
-        """A new fence, to be passed to one call of :meth:`split`, :meth:`create_next_checkpoint_generation` or
+        """A new fence, to be passed to one call of :meth:`split`, :meth:`ensure_open_checkpoint_generation` or
         :meth:`change_offsets` of ``connector``. :meth:`stop_connector` and :meth:`close_fences_nowait` close the fence,
         also before that call begins."""
         fence = Fence()
@@ -148,8 +153,8 @@ class Splitter:
                     self._config.config_providers.resolve_where_possible(task) for task in configs_of_checkpointed_tasks
                 ]
                 if errors := (
-                    source_change_errors(source, resolved_task_configs)
-                    | sink_change_errors(source, resolved_task_configs)
+                    source_class_or_format_change_errors(source, resolved_task_configs)
+                    | sink_change_errors_of_unmovable_source(source, resolved_task_configs)
                 ):
                     raise ConfigError(errors)
             listed_at_s, max_age_ms = (
@@ -170,7 +175,7 @@ class Splitter:
             has_generation = any(GENERATION_KEY in task for task in configs_of_checkpointed_tasks)
             request = GenerationRequest(
                 config=config,
-                split=split_to_store(split, source, config),
+                split=split_with_digests_if_references(split, source, config),
                 identify_sink=wrap_in_plugin_stage("definition", self._sink_identity),
                 find_initial_positions=wrap_in_plugin_stage(
                     "initial_positions", partial(source.plugin.initial_positions, source.config)
@@ -213,26 +218,26 @@ class Splitter:
                     kept_source_parts_reason=None if matches_request(manifest, request) else RESPLIT_POSTPONEMENT,
                 )
 
-    def create_next_checkpoint_generation(
+    def ensure_open_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
     ) -> list[Mapping[str, str]] | None:
         """Finish the re-split of the connector's closed checkpoint generation unless another worker performs it, as
-        :meth:`coterie.herder.seams.TaskRuntime.create_next_checkpoint_generation` describes. ``fence``: a new fence
+        :meth:`coterie.herder.seams.TaskRuntime.ensure_open_checkpoint_generation` describes. ``fence``: a new fence
         from :meth:`add_fence`.
 
         Returns the configs of the tasks of the newest generation, also if no generation was closed. None when there is
         no generation, when no task can start in the newest one, or when another worker performs the re-split.
         """
         with self._fenced_operation(fence, connector):
-            folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
-            if (newest_document := read_newest_plan_or_manifest(folder)) is None:
+            folder_of_connector = connector_folder(self._config.checkpoint_location, connector, incarnation)
+            if (newest_document := read_newest_plan_or_manifest(folder_of_connector)) is None:
                 return None
             resplit_finisher = self._make_resplit_finisher(
                 fence, connector, incarnation, newest_document.config, newest_document.split.source_partitions
             )
             manifest = GenerationUpdater(
                 resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS
-            ).finish_resplit_if_abandoned()
+            ).finish_abandoned_resplit_and_read_newest()
             # Use the checkpoint generation's config and not the connector's: if the generation does not match the
             # connector's config, the worker that has the connector creates another one.
             if manifest is None:
@@ -249,8 +254,8 @@ class Splitter:
         plugin = configured_source(self._resolve_references(config), self._config.worker_kafka_properties).plugin
         if isinstance(plugin.position_store, UnmovablePositionStore):
             return ()
-        folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
-        return plugin.to_offsets(self._read_reached_positions(folder, plugin.position_store, config))
+        folder_of_connector = connector_folder(self._config.checkpoint_location, connector, incarnation)
+        return plugin.to_offsets(self._read_reached_positions(folder_of_connector, plugin.position_store, config))
 
     def change_offsets(
         self,
@@ -264,23 +269,23 @@ class Splitter:
         """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes: create
         a checkpoint generation with the changed positions. Then replace the offsets of the connector's consumer group,
         if the source has one; a failure to do so is only logged. ``fence``: a new fence from :meth:`add_fence`."""
-        with self._fenced_operation(fence, connector, is_retried_by_herder=False):
+        with self._fenced_operation(fence, connector, says_herder_retries=False):
             source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.
             is_movable = not isinstance(source.plugin.position_store, UnmovablePositionStore)
             needs_source = bool(change.offsets) or not is_movable
             with plugin_stage("parse_offsets"):
                 positions = source.plugin.parse_offsets(source.config, change.offsets) if needs_source else {}
-            folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
-            newest_document = read_newest_plan_or_manifest(folder)
+            folder_of_connector = connector_folder(self._config.checkpoint_location, connector, incarnation)
+            newest_document = read_newest_plan_or_manifest(folder_of_connector)
             source_partitions = (
                 frozenset[str]()
-                if newest_document is None or self._is_source_class_changed(newest_document.config, config)
+                if newest_document is None or self._is_source_class_surely_changed(newest_document.config, config)
                 else newest_document.split.source_partitions
             )
             if positions and isinstance(source.plugin, MayRecreatePartitions):
                 # Otherwise the positions of deleted input would still be shown for the changed partitions.
-                known = self._read_reached_positions(folder, source.plugin.position_store, config)
+                known = self._read_reached_positions(folder_of_connector, source.plugin.position_store, config)
                 with plugin_stage("former_partitions"):
                     former = source.plugin.former_partitions(positions, source_partitions | known.keys())
                 positions = {**positions, **dict.fromkeys(former)}
@@ -300,7 +305,7 @@ class Splitter:
                     with plugin_stage("replace_group_offsets"):
                         source.plugin.replace_group_offsets(
                             source.config,
-                            self._read_reached_positions(folder, source.plugin.position_store, config),
+                            self._read_reached_positions(folder_of_connector, source.plugin.position_store, config),
                         )
                 except CoterieError as error:
                     log.warning(
@@ -311,7 +316,7 @@ class Splitter:
                     )
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running calls of :meth:`split`, :meth:`create_next_checkpoint_generation` and :meth:`change_offsets`
+        """End the running calls of :meth:`split`, :meth:`ensure_open_checkpoint_generation` and :meth:`change_offsets`
         of ``connector``, and stop watching its source partitions, as
         :meth:`coterie.herder.seams.TaskRuntime.stop_connector` describes."""
         with self._lock:
@@ -384,7 +389,7 @@ class Splitter:
             )
 
     def close_fences_nowait(self) -> None:
-        """Close the fences of all calls of :meth:`split`, :meth:`create_next_checkpoint_generation` and
+        """Close the fences of all calls of :meth:`split`, :meth:`ensure_open_checkpoint_generation` and
         :meth:`change_offsets` that are running or about to begin: they commit no checkpoint generation and no batch in
         flight any more, except in a commit that has already begun. Does not wait."""
         with self._lock:
@@ -393,11 +398,11 @@ class Splitter:
 
     @contextmanager
     def _fenced_operation(
-        self, fence: Fence, connector: ConnectorName, *, is_retried_by_herder: bool = True
+        self, fence: Fence, connector: ConnectorName, *, says_herder_retries: bool = True
     ) -> Iterator[None]:
         """Context manager for one operation on ``connector``: a split, the end of a re-split, or a change of offsets.
         When the block ends, ``fence`` is removed from the fences of the running calls. Exceptions of the block that are
-        not mentioned below are raised unchanged. ``is_retried_by_herder`` only selects the text of SplitAbortedError:
+        not mentioned below are raised unchanged. ``says_herder_retries`` only selects the text of SplitAbortedError:
         True if the herder tries the operation again, as it does with a split; False if the user must request it again.
 
         :raises SplitAbortedError: when ``fence`` was closed before or during the block; when another worker has taken
@@ -410,7 +415,7 @@ class Splitter:
                 f"The split of connector {connector} is tried again by a worker whose Spark runs: another one, or this "
                 "one after its restart",
             )
-            if is_retried_by_herder
+            if says_herder_retries
             else (
                 f"The change of the offsets of connector {connector} was ended on this worker; request it again",
                 f"The change of the offsets of connector {connector} was not made; request it again from a worker "
@@ -425,17 +430,17 @@ class Splitter:
             yield
         except Exception as error:
             if driver is not None and has_lost_jvm_connection(error):
-                driver.wait_until_jvm_exit_is_reported(timeout_s=JVM_EXIT_TIMEOUT_S)
+                driver.wait_jvm_exit_report_or_timeout(timeout_s=JVM_EXIT_TIMEOUT_S)
             try:
                 self._running_driver()
             except WorldError as not_running:
                 # This is the cause, whatever exception the block has raised: it does not show an error of the config.
-                raise SplitAbortedError(f"{not_running}. {without_spark_message}") from error
+                raise SplitOrOffsetChangeAbortedError(f"{not_running}. {without_spark_message}") from error
             match error:
                 case FencedError():
-                    raise SplitAbortedError(ended_message) from error
+                    raise SplitOrOffsetChangeAbortedError(ended_message) from error
                 case SupersededError() | TakenOverInSinkError():
-                    raise SplitAbortedError(f"{error}. {ended_message}") from error
+                    raise SplitOrOffsetChangeAbortedError(f"{error}. {ended_message}") from error
                 case _:
                     raise
         finally:
@@ -471,24 +476,30 @@ class Splitter:
                 self._run_batch_in_flight, fence, connector, config, frozenset(source_partitions)
             ),
             fence=fence,
-            remove_deduplication_data=partial(self._remove_deduplication_data, connector),
-            is_source_class_changed=self._is_source_class_changed,
+            remove_deduplication_data=partial(self._try_remove_deduplication_data, connector),
+            is_source_class_changed=self._is_source_class_surely_changed,
         )
 
     def _read_reached_positions(
-        self, folder: Path, position_store: PositionStore, config: Mapping[str, str]
+        self, folder_of_connector: Path, position_store: PositionStore, config: Mapping[str, str]
     ) -> Positions:
-        """The positions of :func:`read_reached_positions` in the connector's ``folder``, for the class of source in the
-        connector's ``config``, whose store is ``position_store``."""
+        """The positions of :func:`read_reached_positions` in the connector's ``folder_of_connector``, for the class of
+        source in the connector's ``config``, whose store is ``position_store``."""
         return read_reached_positions(
-            folder, position_store, lambda former_config: not self._is_source_class_changed(former_config, config)
+            folder_of_connector,
+            position_store,
+            lambda former_config: not self._is_source_class_surely_changed(former_config, config),
         )
 
-    def _is_source_class_changed(self, former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
+    def _is_source_class_surely_changed(
+        self, former_config: Mapping[str, str], newer_config: Mapping[str, str]
+    ) -> bool:
         """Whether a former and a newer config of a connector name two classes of sources
         (:data:`IsSourceClassChanged`). False if one of the classes is not known on this worker."""
         try:
-            return self._source_class(former_config) is not self._source_class(newer_config)
+            return self._source_class_or_config_error(former_config) is not self._source_class_or_config_error(
+                newer_config
+            )
         except ConfigError:
             return False  # The class may have got another name.
 
@@ -501,16 +512,16 @@ class Splitter:
         :raises SplitAbortedError: when this worker does not know the class: another class cannot read its positions.
         """
         try:
-            return self._source_class(generation_config)
+            return self._source_class_or_config_error(generation_config)
         except ConfigError as error:
             names = [generation_config[key] for key in ("source.class", "connector.class") if key in generation_config]
-            raise SplitAbortedError(
+            raise SplitOrOffsetChangeAbortedError(
                 f"A checkpoint generation of connector {connector} was made for the source {' or '.join(names)}, which "
                 "this worker does not have, so it cannot use the positions of that generation. Install the plug-in on "
                 "this worker and restart the worker, or try again on a worker that has the plug-in"
             ) from error
 
-    def _source_class(self, config: Mapping[str, str]) -> type[Source]:
+    def _source_class_or_config_error(self, config: Mapping[str, str]) -> type[Source]:
         """The class of source that a connector's config names.
 
         :raises ConfigError: when the class is missing or not known on this worker.
@@ -559,7 +570,7 @@ class Splitter:
         )
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
-            split=split_to_store(split, source, task_configs_[0]),
+            split=split_with_digests_if_references(split, source, task_configs_[0]),
             config={key: value for key, value in task_configs_[0].items() if not key.startswith("task.")},
             inferred_values={},
             positions={},
@@ -571,7 +582,7 @@ class Splitter:
         worker's Kafka properties."""
         return sink_identity(self._resolve_references(config), self._config.worker_kafka_properties)
 
-    def _remove_deduplication_data(
+    def _try_remove_deduplication_data(
         self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]
     ) -> bool:
         """Remove the data that the sink and the dead letter queue of the old checkpoint generation ``manifest`` keep to
@@ -652,7 +663,7 @@ class Splitter:
         except FencedError:
             raise
         except (PySparkException, Py4JError, CoterieError, OSError) as error:
-            if is_checkpoint_taken_over(held_checkpoint.path):
+            if is_checkpoint_taken_over_or_absent(held_checkpoint.path):
                 raise SupersededError(
                     f"The checkpoint {held_checkpoint.path} was taken over by another worker, which also splits "
                     "the connector"
@@ -668,7 +679,7 @@ class Splitter:
                 f"delete the connector and create it again: {first_message_line(error)}"
             ) from error
         if find_batch_id_in_flight(held_checkpoint.path) is not None:
-            if is_checkpoint_taken_over(held_checkpoint.path):
+            if is_checkpoint_taken_over_or_absent(held_checkpoint.path):
                 raise SupersededError(
                     f"The checkpoint {held_checkpoint.path} was taken over by another worker, which also splits "
                     "the connector"

@@ -50,12 +50,12 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.call_ledger import CallQueueSpec
 from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.events import EventQueue
-from coterie.spark.failures import error_message, message_with_trace
+from coterie.spark.failures import error_message, message_with_trace_unless_coterie_error
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.checkpoint_take_over import (
     GenerationAbsentError,
     GenerationClosedError,
-    is_generation_closed,
+    is_generation_closed_or_removed,
     take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
@@ -120,8 +120,8 @@ class QueryRunningState:
 
     query: TaskQuery
     progress: tuple[int, int, str] | None
-    """The last reported progress: batch id, number of input rows and time (:meth:`TaskQuery.last_progress`); None
-    before the first."""
+    """The last reported progress: batch id, number of input rows and time
+    (:meth:`TaskQuery.last_batch_id_rows_and_time`); None before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +233,7 @@ class Supervisor:
             self._runs.append(run)
         try:
             if (former_run := self._mark_run_stopping(spec.task)) is not None:
-                await self._wait_for_stop(self._submit_run_stop(*former_run, time.monotonic()))
+                await self._wait_for_stop_or_abandonment(self._submit_run_stop(*former_run, time.monotonic()))
             run.start_call = self._calls.submit(
                 START_CALLS,
                 f"task {run.task}",
@@ -277,9 +277,9 @@ class Supervisor:
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline_s = time.monotonic() + grace_ms / 1000
         if (run_and_query := self._mark_run_stopping(task)) is not None:
-            await self._wait_for_stop(self._submit_run_stop(*run_and_query, deadline_s))
+            await self._wait_for_stop_or_abandonment(self._submit_run_stop(*run_and_query, deadline_s))
         elif (stopping_run := self._find_stopping_run(task)) is not None:
-            await self._wait_for_stop(
+            await self._wait_for_stop_or_abandonment(
                 self._submit_stop_call(
                     stopping_run, partial(_wait_for_run_end_then_fence, stopping_run, deadline_s), deadline_s
                 )
@@ -315,7 +315,7 @@ class Supervisor:
             run.fence.close_nowait()
         for run, query in ended_runs:
             self._submit_immediate_query_stop(run, query)
-        _close_fences_and_wait(halted_runs)
+        _close_fences_and_wait_with_limit(halted_runs)
         log.warning(
             "Stopped all %d tasks of this worker immediately; batches that were not committed are replayed by the next "
             "owners of the tasks",
@@ -328,7 +328,7 @@ class Supervisor:
         :data:`RUNNING_COMMITS_TIMEOUT_MS` at most."""
         with self._lock:
             runs = [run for run, _ in self._mark_unstopped_runs_ended()]
-        _close_fences_and_wait(runs)
+        _close_fences_and_wait_with_limit(runs)
 
     def held_checkpoint(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
         """The checkpoint that the run of ``task`` on this worker holds; None when there is no such run, or the run is
@@ -355,8 +355,8 @@ class Supervisor:
     # -- calls into plug-ins, and their end when a plug-in blocks -----------------------------------------------------
 
     def _submit_run_stop(self, run: SupervisedTaskRun, query: TaskQuery, deadline_s: float) -> PluginCall:
-        """Stop a run in QueryStoppingState (:meth:`_stop_run`) on another thread."""
-        return self._submit_stop_call(run, partial(self._stop_run, run, query, deadline_s), deadline_s)
+        """Stop a run in QueryStoppingState (:meth:`_stop_query_and_end_run`) on another thread."""
+        return self._submit_stop_call(run, partial(self._stop_query_and_end_run, run, query, deadline_s), deadline_s)
 
     def _submit_immediate_query_stop(self, run: SupervisedTaskRun, query: TaskQuery) -> None:
         """Stop ``query``, the query of the run ``run`` that has ended, on another thread: without grace, also in the
@@ -373,15 +373,15 @@ class Supervisor:
     ) -> PluginCall:
         """Call ``function``, which stops ``run`` with a grace until the monotonic second ``deadline_s``, on another
         thread. If it takes longer than :data:`INTERRUPTED_STOP_TIMEOUT_MS` after the grace, the call is abandoned: the
-        run's fence is closed, and ``end_run`` is called, by default :meth:`_mark_run_ended`."""
+        run's fence is closed, and ``end_run`` is called, by default :meth:`_mark_ended_and_remove_run`."""
 
-        def abandon_run(_: AbandonedCallError) -> None:
+        def close_fence_and_end_run(_: AbandonedCallError) -> None:
             run.fence.close_nowait()
             if end_run is not None:
                 end_run()
                 return
             with self._lock:
-                self._mark_run_ended(run)
+                self._mark_ended_and_remove_run(run)
 
         return self._calls.submit(
             STOP_CALLS,
@@ -389,10 +389,10 @@ class Supervisor:
             function,
             stage="stop",
             timeout_s=max(0, deadline_s - time.monotonic()) + INTERRUPTED_STOP_TIMEOUT_MS / 1000,
-            on_abandon=abandon_run,
+            on_abandon=close_fence_and_end_run,
         )
 
-    async def _wait_for_stop(self, call: PluginCall) -> None:
+    async def _wait_for_stop_or_abandonment(self, call: PluginCall) -> None:
         """Wait until the call ``call``, which stops a run, has returned or was abandoned. An abandoned stop is logged,
         and raises nothing."""
         try:
@@ -413,7 +413,7 @@ class Supervisor:
         :class:`TaskDied` is reported: no restart can succeed on this run any more. If the restart could not begin for
         lack of a thread, a later restart may succeed."""
 
-        def fail_run(error: AbandonedCallError) -> None:
+        def mark_failed_and_report_died(error: AbandonedCallError) -> None:
             can_restart = isinstance(error, NoThreadError)
             if not can_restart:
                 run.fence.close_nowait()
@@ -431,7 +431,7 @@ class Supervisor:
             f"task {run.task}",
             lambda: self._restart_query(run, restarting),
             stage="restart",
-            on_abandon=fail_run,
+            on_abandon=mark_failed_and_report_died,
         )
         return run.start_call
 
@@ -441,7 +441,7 @@ class Supervisor:
         run.fence.close_nowait()
         with self._lock:
             state = run.state
-            self._mark_run_ended(run)
+            self._mark_ended_and_remove_run(run)
         # The start may have returned just now.
         if not isinstance(state, QueryStartingState | QueryEndedState):
             self._submit_immediate_query_stop(run, state.query)
@@ -481,23 +481,25 @@ class Supervisor:
                     raise FencedError from error
                 log.warning("Task %s: the start failed: %.500s", run.task, error_message(error))
                 # Without the cause, in whose place an exception without secrets would have the default policy.
-                raise RetriableStartError(message_with_trace(error), pipeline.timeouts.restart_policy) from None
+                raise RetriableStartError(
+                    message_with_trace_unless_coterie_error(error), pipeline.timeouts.restart_policy
+                ) from None
         except FencedError as error:
             self._running_driver()
             self._report_unless_start_abandoned(
                 run,
                 TaskHalted(task=run.task)
                 if run.fence.is_closed
-                else _fenced_in_sink_event(run, sink_rejection_text(error)),
+                else _taken_over_in_sink_event(run, sink_rejection_text(error)),
             )
         except GenerationClosedError:
-            _record_stop(run)
+            _try_record_stop_unless_taken_over(run)
             self._report_unless_start_abandoned(run, TaskCheckpointClosed(task=run.task))
         finally:
             with self._lock:
                 has_no_query = isinstance(run.state, QueryStartingState)
                 if has_no_query:
-                    self._mark_run_ended(run)
+                    self._mark_ended_and_remove_run(run)
             if has_no_query:
                 run.fence.close_and_wait()
 
@@ -584,7 +586,9 @@ class Supervisor:
         try:
             resolved_config = self._config.config_providers.resolve(run.config)
             if resolved_config != run.resolved_config:
-                query.replace_pipeline(Pipeline.of(resolved_config, self._config.worker_kafka_properties))
+                query.close_sinks_and_replace_pipeline(
+                    Pipeline.of(resolved_config, self._config.worker_kafka_properties)
+                )
                 run.resolved_config = resolved_config
             query.start()
         except FencedError:
@@ -594,7 +598,7 @@ class Supervisor:
             log.warning("Task %s: the query did not start: %.500s", run.task, error_message(error))
             if _is_known_taken_over(query):
                 return _checkpoint_taken_over_event(run)
-            reason = f"The query did not start: {message_with_trace(error)}"
+            reason = f"The query did not start: {message_with_trace_unless_coterie_error(error)}"
             return TaskDied(
                 task=run.task,
                 trace=reason,
@@ -613,15 +617,15 @@ class Supervisor:
                 run_and_query[0].state = QueryStoppingState(query=run_and_query[1])
             return run_and_query
 
-    def _stop_run(self, run: SupervisedTaskRun, query: TaskQuery, deadline_s: float) -> None:
+    def _stop_query_and_end_run(self, run: SupervisedTaskRun, query: TaskQuery, deadline_s: float) -> None:
         """Stop the query, with a grace until the monotonic second ``deadline_s``, and end the run. Record in the
         checkpoint generation's folder that the task has stopped, unless another start holds the checkpoint."""
         try:
             query.stop(grace_ms=max(0, round((deadline_s - time.monotonic()) * 1000)))
-            _record_stop(run, query)
+            _try_record_stop_unless_taken_over(run, query)
         finally:
             with self._lock:
-                self._mark_run_ended(run)
+                self._mark_ended_and_remove_run(run)
 
     def _submit_stop_in_closed_generation(self, run: SupervisedTaskRun, query: TaskQuery) -> None:
         """On another thread, stop the query of a run in QueryStoppingState whose checkpoint generation is closed, with
@@ -632,13 +636,13 @@ class Supervisor:
         def mark_ended_and_report_closed() -> None:
             with self._lock:
                 if not isinstance(run.state, QueryEndedState):
-                    self._mark_run_ended(run)
+                    self._mark_ended_and_remove_run(run)
                     self._events.put(TaskCheckpointClosed(task=run.task))
 
         def stop() -> None:
             try:
                 query.stop(grace_ms=CLOSED_GENERATION_STOP_GRACE_MS)
-                _record_stop(run)
+                _try_record_stop_unless_taken_over(run)
             finally:
                 mark_ended_and_report_closed()
 
@@ -668,7 +672,10 @@ class Supervisor:
                     if isinstance(state, QueryRunningState | QueryWaitingToRestartState):
                         run.fence.close_nowait()
                         died_event = TaskDied(
-                            task=run.task, trace=message_with_trace(error), holds_checkpoint=True, can_restart=False
+                            task=run.task,
+                            trace=message_with_trace_unless_coterie_error(error),
+                            holds_checkpoint=True,
+                            can_restart=False,
                         )
                         self._try_change_run_state(run, state, QueryFailedState(query=state.query), died_event)
 
@@ -690,16 +697,18 @@ class Supervisor:
             log.debug("Task %s: the checkpoint's folder cannot be read: %s", run.task, error)
         if isinstance(state, QueryWaitingToRestartState):
             restarting = QueryRestartingState(query=query)
-            is_due = time.monotonic() >= state.restart_due_at_s and self._has_restart_capacity(run.task.connector)
+            is_due = time.monotonic() >= state.restart_due_at_s and self._is_connector_below_restart_limit(
+                run.task.connector
+            )
             if is_due and self._try_change_run_state(run, state, restarting):
                 self._submit_restart(RETRY_CALLS, run, restarting)
             return
-        if (timeout_message := query.mark_failed_on_batch_timeout()) is not None:
+        if (timeout_message := query.mark_failed_and_describe_batch_timeout()) is not None:
             # The herder then stops the task without grace, which cancels the batch's Spark jobs.
             died_event = TaskDied(task=run.task, trace=timeout_message, holds_checkpoint=True, can_restart=False)
             self._try_change_run_state(run, state, QueryFailedState(query=query), died_event)
             return
-        is_alive, progress = query.is_active(), query.last_progress()
+        is_alive, progress = query.is_active(), query.last_batch_id_rows_and_time()
         if progress is not None and progress != state.progress:
             running_state = QueryRunningState(query=query, progress=progress)
             batch_id, input_rows, _ = progress
@@ -717,7 +726,7 @@ class Supervisor:
         if not is_alive:
             failed_state = QueryFailedState(query=query)
             if self._try_change_run_state(run, state, failed_state):
-                self._submit_failure_report(run, failed_state)
+                self._submit_failure_report_or_retry(run, failed_state)
 
     def _end_or_stop_superseded_run(
         self, run: SupervisedTaskRun, state: QueryRunningState | QueryWaitingToRestartState
@@ -731,13 +740,13 @@ class Supervisor:
             # Do not wait for the query to fail: a query without input writes nothing, and would continue without end.
             self._end_taken_over_run(run, _checkpoint_taken_over_event(run))
             return True
-        if run.generation_path is None or not is_generation_closed(run.generation_path):
+        if run.generation_path is None or not is_generation_closed_or_removed(run.generation_path):
             return False
         if self._try_change_run_state(run, state, QueryStoppingState(query=state.query)):
             self._submit_stop_in_closed_generation(run, state.query)
         return True
 
-    def _submit_failure_report(self, run: SupervisedTaskRun, failed_state: QueryFailedState) -> None:
+    def _submit_failure_report_or_retry(self, run: SupervisedTaskRun, failed_state: QueryFailedState) -> None:
         """Read the cause of the query's failure, and report or retry it (:meth:`_report_or_retry_failure`), on another
         thread. If that thread cannot be started, :class:`TaskDied` is reported without the cause."""
 
@@ -757,7 +766,7 @@ class Supervisor:
             on_abandon=report_without_cause,
         )
 
-    def _has_restart_capacity(self, connector: ConnectorName) -> bool:
+    def _is_connector_below_restart_limit(self, connector: ConnectorName) -> bool:
         """Whether fewer than :data:`CONCURRENT_RESTARTS_OF_CONNECTOR_MAX` queries of ``connector`` are being restarted
         now."""
         with self._lock:
@@ -778,7 +787,7 @@ class Supervisor:
             self._end_taken_over_run(run, _checkpoint_taken_over_event(run))
             return
         if query.sink_rejection is not None:
-            self._end_taken_over_run(run, _fenced_in_sink_event(run, query.sink_rejection))
+            self._end_taken_over_run(run, _taken_over_in_sink_event(run, query.sink_rejection))
             return
         log.warning("Task %s: the query failed: %.500s", run.task, reason)
         died_event = TaskDied(
@@ -803,7 +812,7 @@ class Supervisor:
             if run.fence.is_closed:
                 log.info("Task %s was stopped while its query was restarted", run.task)
             if run.state is restarting_state:
-                self._end_taken_over_run(run, _fenced_in_sink_event(run, sink_rejection_text(error)))
+                self._end_taken_over_run(run, _taken_over_in_sink_event(run, sink_rejection_text(error)))
             return
         if died_event is None:
             self._try_change_run_state(run, restarting_state, QueryRunningState(query=query, progress=None))
@@ -830,7 +839,7 @@ class Supervisor:
                     | QueryWaitingToRestartState(query=query)
                     | QueryRestartingState(query=query)
                 ):
-                    self._mark_run_ended(run)
+                    self._mark_ended_and_remove_run(run)
                     self._events.put(event)
                 case QueryStartingState() | QueryStoppingState() | QueryEndedState():
                     return
@@ -868,7 +877,7 @@ class Supervisor:
         The caller holds the lock."""
         runs_and_queries = self._unstopped_runs_with_query()
         for run, _ in runs_and_queries:
-            self._mark_run_ended(run)
+            self._mark_ended_and_remove_run(run)
         return runs_and_queries
 
     def _fail_or_retry_run(self, run: SupervisedTaskRun, query: TaskQuery, died_event: TaskDied) -> None:
@@ -899,7 +908,7 @@ class Supervisor:
         run.state = QueryFailedState(query=query)
         self._events.put(died_event)
 
-    def _mark_run_ended(self, run: SupervisedTaskRun) -> None:
+    def _mark_ended_and_remove_run(self, run: SupervisedTaskRun) -> None:
         """Change the state of ``run`` to QueryEndedState and remove it from the runs. Does nothing if it has ended."""
         if not isinstance(run.state, QueryEndedState):
             run.state = QueryEndedState()
@@ -934,7 +943,7 @@ def _wait_for_run_end_then_fence(run: SupervisedTaskRun, deadline_s: float) -> N
     run.fence.close_and_wait()
 
 
-def _close_fences_and_wait(runs: Sequence[SupervisedTaskRun]) -> None:
+def _close_fences_and_wait_with_limit(runs: Sequence[SupervisedTaskRun]) -> None:
     """Reject further commits of ``runs``, and wait for their running commits, :data:`RUNNING_COMMITS_TIMEOUT_MS` at
     most in all. A commit that has not ended then is logged."""
     for run in runs:
@@ -949,7 +958,7 @@ def _close_fences_and_wait(runs: Sequence[SupervisedTaskRun]) -> None:
             )
 
 
-def _record_stop(run: SupervisedTaskRun, query: TaskQuery | None = None) -> None:
+def _try_record_stop_unless_taken_over(run: SupervisedTaskRun, query: TaskQuery | None = None) -> None:
     """Record in the folder of the checkpoint generation that the query of ``run`` has stopped. Does nothing if the
     generation is not known, or if another start has taken over the checkpoint of ``query``; without ``query`` the
     latter is not checked. A failure is logged."""
@@ -987,7 +996,7 @@ def _checkpoint_taken_over_event(run: SupervisedTaskRun) -> TaskDied:
     )
 
 
-def _fenced_in_sink_event(run: SupervisedTaskRun, reason: str) -> TaskDied:
+def _taken_over_in_sink_event(run: SupervisedTaskRun, reason: str) -> TaskDied:
     """The event which reports that a sink rejected a write of ``run``, because a later start of the task has taken over
     in this sink. ``reason``: the text for the user."""
     return TaskDied(task=run.task, trace=reason, holds_checkpoint=False)

@@ -67,7 +67,7 @@ def _settings_of_alias(config: Mapping[str, str], key: ConfigKey, alias: str) ->
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-def transforms_definition(config: Mapping[str, str]) -> ConfigDef:
+def transforms_and_predicates_definition(config: Mapping[str, str]) -> ConfigDef:
     """The keys of the transforms and predicates that ``config`` lists, with their prefixes. For an unknown type, only
     the key ``type``."""
     keys: list[ConfigKey] = []
@@ -140,7 +140,7 @@ def _keys_of_alias(
 def config_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
     """Errors in the keys of the transforms and predicates, by key. Not checked: whether the transforms and predicates
     fit the columns of the rows."""
-    own_definition = transforms_definition(config)
+    own_definition = transforms_and_predicates_definition(config)
     known_keys = {key.name for key in own_definition.keys}
     unknown_keys = [key for key in config if key.startswith(_KEY_PREFIXES) and key not in known_keys]
     return _value_errors(config, own_definition) | {key: [f"Unknown configuration {key}"] for key in unknown_keys}
@@ -155,7 +155,7 @@ def _value_errors(config: Mapping[str, str], own_definition: ConfigDef) -> dict[
         if any(key.startswith(settings.prefix) for key in errors):
             continue
         transform_type, _ = TYPE_AND_SIDE_BY_NAME[config[f"{settings.prefix}type"].strip()]
-        errors |= transform_type.value_errors(settings) | _predicate_errors(config, settings)
+        errors |= transform_type.value_combination_errors(settings) | _predicate_errors(config, settings)
     return errors
 
 
@@ -204,7 +204,7 @@ class Transform:
     """One transform of a connector: its type, its keys, and the rows to which it is applied."""
 
     transform_type: TransformType
-    record_side: KeyOrValue
+    key_or_value_side: KeyOrValue
     settings: PrefixedConfig
     """The keys of the transform."""
     predicate: Predicate | None = None
@@ -217,12 +217,12 @@ class Transform:
         return self.settings.user_key(self.transform_type.keys[0].name if self.transform_type.keys else "type")
 
     @property
-    def type_name(self) -> str:
+    def configured_type_name(self) -> str:
         """The value of the transform's key ``type``."""
         return self.settings.config[self.settings.user_key("type")].strip()
 
     @property
-    def config_value_in_errors(self) -> str:
+    def value_of_key_in_errors(self) -> str:
         """The value that the config sets for :attr:`config_key_in_errors`; empty text if it sets none."""
         return self.settings.config.get(self.config_key_in_errors, "")
 
@@ -233,11 +233,11 @@ class Transform:
         """
         try:
             if self.predicate is None:
-                return self.transform_type.apply(rows, self.record_side, self.settings)
+                return self.transform_type.apply(rows, self.key_or_value_side, self.settings)
             return self._apply_to_matching_rows(rows, self.predicate.condition_column(rows))
         except (PySparkException, ValueError) as error:
             message = invalid_value_message(
-                self.config_key_in_errors, self.config_value_in_errors, first_message_line(error)
+                self.config_key_in_errors, self.value_of_key_in_errors, first_message_line(error)
             )
             raise ConfigError({self.config_key_in_errors: [message]}) from error
 
@@ -255,7 +255,7 @@ class Transform:
         marked_rows = rows.withColumn(PREDICATE_MATCHES_COLUMN, matches).withColumn(
             ROW_BEFORE_COLUMN, F.struct(*map(exact_column, rows.columns))
         )
-        transformed_rows = self.transform_type.apply(marked_rows, self.record_side, self.settings)
+        transformed_rows = self.transform_type.apply(marked_rows, self.key_or_value_side, self.settings)
         ids_before, ids_after = column_id_by_name(marked_rows), column_id_by_name(transformed_rows)
         old_types = {field.name: field.dataType for field in rows.schema.fields}
         new_types = {
@@ -294,7 +294,7 @@ def parse_transforms(config: Mapping[str, str]) -> tuple[Transform, ...]:
 
     :raises ConfigError: when values are not valid; the error names each key.
     """
-    if errors := _value_errors(config, transforms_definition(config)):
+    if errors := _value_errors(config, transforms_and_predicates_definition(config)):
         raise ConfigError(errors)
     return tuple(_parse_transform(config, alias) for alias in list_aliases(config))
 
@@ -310,7 +310,7 @@ def _parse_transform(config: Mapping[str, str], alias: str) -> Transform:
             settings=predicate_settings,
             is_negated=settings.required_value(ConfigDef(_PREDICATE_KEYS), "negate", bool),
         )
-    return Transform(transform_type=transform_type, record_side=side, settings=settings, predicate=predicate)
+    return Transform(transform_type=transform_type, key_or_value_side=side, settings=settings, predicate=predicate)
 
 
 def apply_transforms(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:

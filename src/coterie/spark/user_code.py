@@ -33,7 +33,7 @@ def function_name_error(value: str) -> str | None:
     return "Must be package.module:function"
 
 
-def load_function(spark: SparkSession, function_name: str) -> Callable[..., Any]:
+def load_allowed_function(spark: SparkSession, function_name: str) -> Callable[..., Any]:
     """Import the function ``function_name``, a text that :func:`function_name_error` accepts.
 
     :raises ValueError: when the worker does not allow the module, the module cannot be imported, or it has no function
@@ -69,7 +69,7 @@ def exception_message(error: BaseException) -> str:
     return f"{message} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else message
 
 
-def call_function(function: Callable[..., Any], *arguments: object) -> Any:
+def call_or_raise_value_error(function: Callable[..., Any], *arguments: object) -> Any:
     """Call ``function``, a function of a user, with ``arguments`` and return its result.
 
     :raises ValueError: when ``function`` raises any exception, SystemExit too.

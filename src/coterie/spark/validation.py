@@ -48,7 +48,7 @@ from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
 from coterie.spark.sources.kafka import KafkaSource
-from coterie.spark.sources.kafka_client import kafka_jvm, mistyped_properties
+from coterie.spark.sources.kafka_client import kafka_jvm, mistyped_property_errors
 
 logger = logging.getLogger(__name__)
 
@@ -70,46 +70,50 @@ the user can do."""
 
 def validate_config(
     spark: SparkSession,
-    written_config: Mapping[str, str],
+    config_with_references: Mapping[str, str],
     resolve: Callable[[Mapping[str, str]], Mapping[str, str]],
     worker_kafka_properties: Mapping[str, str],
     configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
 ) -> ConfigInfos:
-    """The definitions, values and errors of all keys of a connector with ``written_config``.
+    """The definitions, values and errors of all keys of a connector with ``config_with_references``.
 
     ``resolve`` returns a config with its references to secrets resolved. The result has the references, not the
     secrets. If a reference cannot be resolved, only that is an error. The other parameters, and the exceptions, are
     those of :func:`config_errors`.
     """
-    name = written_config.get("connector.class", "")
+    name = config_with_references.get("connector.class", "")
     try:
-        config = resolve(written_config)
+        config = resolve(config_with_references)
     except ConfigError as error:
         definition = connector_definition(
-            written_config, *_configured_source_and_sink(written_config, worker_kafka_properties)[:2]
+            config_with_references, *_configured_source_and_sink(config_with_references, worker_kafka_properties)[:2]
         )
-        return make_config_infos(name, definition, written_config, error.errors_as_lists)
-    spark = new_redacting_session(spark, written_config, config)
+        return make_config_infos(name, definition, config_with_references, error.errors_as_new_lists)
+    spark = new_redacting_session(spark, config_with_references, config)
     source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
-    if mistyped := _mistyped_client_properties(spark, source, sink):
-        shown = _shown_errors(mistyped, written_config, config)
+    if mistyped := _mistyped_client_property_errors(spark, source, sink):
+        shown = _shown_errors(mistyped, config_with_references, config)
         infos = make_config_infos(
-            name, connector_definition(config, source, sink), config, shown, written_config=written_config
+            name,
+            connector_definition(config, source, sink),
+            config,
+            shown,
+            config_with_references=config_with_references,
         )
-        return replace(infos, client_property_message=next(iter(shown.values()))[0])
+        return replace(infos, client_property_type_error=next(iter(shown.values()))[0])
     try:
         errors = config_errors(spark, config, worker_kafka_properties, configs_of_checkpointed_tasks)
     except ConfigError as error:
-        errors = error.errors_as_lists
+        errors = error.errors_as_new_lists
     definition = connector_definition(config, source, sink)
     errors |= plugin_version_errors(config) | wrong_plugin_type_errors(definition, config)
     for key, messages in definition.errors(config).items():
         errors.setdefault(key, messages)
-    shown_errors = _shown_errors(errors, written_config, config)
-    return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
+    shown_errors = _shown_errors(errors, config_with_references, config)
+    return make_config_infos(name, definition, config, shown_errors, config_with_references=config_with_references)
 
 
-def _mistyped_client_properties(
+def _mistyped_client_property_errors(
     spark: SparkSession, source: ConfiguredSource | None, sink: ConfiguredSink | None
 ) -> dict[str, list[str]]:
     """An error, by the user's key, for each property of the clients of a Kafka source and a Kafka sink whose value is
@@ -124,27 +128,27 @@ def _mistyped_client_properties(
         return errors
     for config, prefix, class_name in ends:
         client_config = attrgetter(f"org.apache.kafka.clients.{class_name}")(kafka_jvm())
-        messages = mistyped_properties(client_config, config.values_under_prefix(prefix))
+        messages = mistyped_property_errors(client_config, config.values_under_prefix(prefix))
         errors |= {config.user_key(prefix + property_): [message] for property_, message in messages.items()}
     return errors
 
 
 def _shown_errors(
-    errors: Mapping[str, Sequence[str]], written_config: Mapping[str, str], config: Mapping[str, str]
+    errors: Mapping[str, Sequence[str]], config_with_references: Mapping[str, str], config: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """``errors`` with the references of ``written_config`` in place of the secrets of ``config``."""
+    """``errors`` with the references of ``config_with_references`` in place of the secrets of ``config``."""
     return {
-        key: [hide_secrets(message) for message in _messages_with_references(messages, written_config, config)]
+        key: [hide_secrets(message) for message in _messages_with_references(messages, config_with_references, config)]
         for key, messages in errors.items()
     }
 
 
 def _messages_with_references(
-    messages: Sequence[str], written_config: Mapping[str, str], config: Mapping[str, str]
+    messages: Sequence[str], config_with_references: Mapping[str, str], config: Mapping[str, str]
 ) -> Sequence[str]:
-    """``messages`` with the values of ``written_config`` in place of those of ``config``, where these differ because
-    ``config`` has secrets."""
-    for key, written_value in written_config.items():
+    """``messages`` with the values of ``config_with_references`` in place of those of ``config``, where these differ
+    because ``config`` has secrets."""
+    for key, written_value in config_with_references.items():
         if (value := config[key]) != written_value and value.strip():
             messages = [message.replace(value.strip(), written_value) for message in messages]
     return messages
@@ -174,9 +178,9 @@ def config_errors(
     source, sink, missing_errors = _configured_source_and_sink(config, worker_kafka_properties)
     errors |= missing_errors
     if source is not None:
-        errors |= source_change_errors(source, configs_of_checkpointed_tasks)
+        errors |= source_class_or_format_change_errors(source, configs_of_checkpointed_tasks)
     if source is not None and sink is not None:
-        errors |= sink_change_errors(
+        errors |= sink_change_errors_of_unmovable_source(
             source, configs_of_checkpointed_tasks
         ) | unsupported_connect_keys.unsupported_key_errors(source, sink)
     end_errors: dict[str, list[str]] = {}
@@ -185,7 +189,7 @@ def config_errors(
         if not end_errors:
             if "tasks.max" not in errors and source.plugin.has_fixed_split:
                 errors |= _fixed_split_errors(config, source, configs_of_checkpointed_tasks)
-            errors |= _transform_errors(spark, source, sink, errors)
+            errors |= _transform_and_sink_column_errors(spark, source, sink, errors)
         errors |= end_errors
     if sink is not None:
         end_errors = sink.definition.errors(config) | sink.config.unknown_key_errors(
@@ -193,7 +197,7 @@ def config_errors(
         )
         errors |= end_errors or sink.plugin.validate(spark, sink.config) | _exactly_once_errors(sink)
         if source is not None and not source.plugin.can_wait_for_rows:
-            errors |= _rotation_errors(source, sink)
+            errors |= _ineffective_rotation_key_errors(source, sink)
     if source is not None and sink is not None:
         errors |= _source_sink_combination_errors(spark, config, source, sink, errors)
     return errors
@@ -246,7 +250,7 @@ def _infer_missing_values(
             config=config_with_kept_values.with_defaults(source.plugin.infer_values(spark, config_with_kept_values)),
         ), {}
     except ConfigError as error:
-        return source, error.errors_as_lists
+        return source, error.errors_as_new_lists
     except (WorldError, PySparkException, Py4JError, OSError) as error:
         key = source.config.user_key(source.plugin.keys_to_infer(source.config)[0])
         return source, {key: [f"No columns can be inferred: {error_message(error)}. Set {key}, or try again"]}
@@ -285,7 +289,7 @@ def _bad_record_key_errors(
     try:
         tolerance = bad_records.read_bad_record_settings(config)
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     if tolerance is None:
         return {}
     key = bad_records.TOLERANCE_KEY
@@ -300,7 +304,7 @@ def _bad_record_key_errors(
         and _may_share_cluster(source.config, writer_config)
         and (topics_key := _key_that_names_topic(source, tolerance.dead_letter_destination.topic)) is not None
     ):
-        return _make_dead_letter_topic_errors(source, tolerance.dead_letter_destination.topic, topics_key)
+        return _make_dead_letter_topic_conflict_errors(source, tolerance.dead_letter_destination.topic, topics_key)
     if isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterFolder) and _overlaps_sink_folder(
         sink, tolerance.dead_letter_destination.path
     ):
@@ -316,7 +320,7 @@ def _bad_record_key_errors(
                 spark, tolerance.dead_letter_destination, config, source.config.worker_kafka_properties
             )
         except ConfigError as error:
-            errors = error.errors_as_lists
+            errors = error.errors_as_new_lists
         if errors:
             return errors
     if not is_atomic and common_connector_definition().required_value(config, EXACTLY_ONCE_KEY.name, str) == "required":
@@ -341,7 +345,9 @@ def _overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
     )
 
 
-def _make_dead_letter_topic_errors(source: ConfiguredSource, topic: str, topics_key: str) -> dict[str, list[str]]:
+def _make_dead_letter_topic_conflict_errors(
+    source: ConfiguredSource, topic: str, topics_key: str
+) -> dict[str, list[str]]:
     """Connect's error about the dead letter topic ``topic``, by ``topics_key``: the user's key of ``topics`` or
     ``topics.regex``, which names this topic, so that the source would read it."""
     value = source.config.config[topics_key]
@@ -443,11 +449,11 @@ def _configured_source_and_sink(
     try:
         source = configured_source(config, worker_kafka_properties)
     except ConfigError as error:
-        errors |= error.errors_as_lists
+        errors |= error.errors_as_new_lists
     try:
         sink = configured_sink(config, worker_kafka_properties)
     except ConfigError as error:
-        errors |= error.errors_as_lists
+        errors |= error.errors_as_new_lists
     return source, sink, errors
 
 
@@ -499,7 +505,7 @@ def _exactly_once_errors(sink: ConfiguredSink) -> dict[str, list[str]]:
     return {EXACTLY_ONCE_KEY.name: [f"Invalid value required for configuration {EXACTLY_ONCE_KEY.name}: {message}"]}
 
 
-def _rotation_errors(source: ConfiguredSource, sink: ConfiguredSink) -> dict[str, list[str]]:
+def _ineffective_rotation_key_errors(source: ConfiguredSource, sink: ConfiguredSink) -> dict[str, list[str]]:
     """An error, by key, for each set rotation key of the sink. ``source`` is one that cannot wait for rows, so that
     these keys have no effect."""
     message = (
@@ -523,7 +529,7 @@ def list_source_partitions_by_task(source: ConfiguredSource) -> Sequence[Sequenc
     return source.plugin.divide_partitions(source.plugin.list_source_partitions(source.config), tasks_max)
 
 
-def source_change_errors(
+def source_class_or_format_change_errors(
     source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, if the tasks with the configs ``configs_of_checkpointed_tasks`` have another class of source
@@ -554,7 +560,7 @@ def source_change_errors(
     return _make_source_change_errors(key, source, old_format)
 
 
-def sink_change_errors(
+def sink_change_errors_of_unmovable_source(
     source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, for each key of the sink whose value identifies another place than in
@@ -608,7 +614,7 @@ def _fixed_split_errors(
     try:
         partitions_by_task_number = list_source_partitions_by_task(source)
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     return task_count_change_errors(config, len(partitions_by_task_number), configs_of_checkpointed_tasks)
 
 
@@ -643,7 +649,7 @@ def task_count_change_errors(
     }
 
 
-def _transform_errors(
+def _transform_and_sink_column_errors(
     spark: SparkSession, source: ConfiguredSource, sink: ConfiguredSink | None, earlier_errors: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
     """Errors, by key, of the transforms with the source's columns, and of the sink with the resulting columns. Spark
@@ -671,5 +677,5 @@ def _transform_errors(
             if sink_object is not None:
                 sink_object.to_sink_columns(rows)
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     return {}

@@ -154,4 +154,4 @@ def _run_warm_up_query(spark: SparkSession, folder: Path, name: str, config: Map
         take_over_checkpoint(checkpoints),
         Fence(),
     )
-    query.run_available_input(timeout_s=QUERY_TIMEOUT_S)
+    query.run_available_input_until_end(timeout_s=QUERY_TIMEOUT_S)

@@ -205,7 +205,7 @@ def check_produced_batch(data: bytes | memoryview) -> BatchHeader:
     return header
 
 
-def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0) -> bytes:
+def with_base_offset_and_leader_epoch(data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0) -> bytes:
     """The batch in ``data`` with this base offset and leader epoch. The CRC does not cover the two, so it stays
     valid."""
     return b"".join(
@@ -218,7 +218,7 @@ def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch
     )
 
 
-def iter_batch_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
+def iter_whole_batch_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
     """The position and header of each whole batch in ``data``. A batch that is cut off at the end, as in a fetch
     response, is left out. CRCs are not checked.
 
@@ -300,21 +300,21 @@ def encode_transaction_marker(*, producer_id: int, producer_epoch: int, is_commi
     )
 
 
-def decode_records_without_control(data: bytes | memoryview) -> list[BatchRecord]:
+def decode_uncompressed_records_without_control(data: bytes | memoryview) -> list[BatchRecord]:
     """The records of all whole batches in ``data``, after a check of the CRCs. Control batches, and a batch that is cut
     off at the end, are left out.
 
     :raises WireError: when a batch is malformed, damaged, or compressed: only batches that Coterie wrote are read.
     """
     records: list[BatchRecord] = []
-    for position, header in iter_batch_headers(data):
-        batch_records = decode_batch(data, position, header)
+    for position, header in iter_whole_batch_headers(data):
+        batch_records = decode_uncompressed_batch(data, position, header)
         if not header.is_control:
             records.extend(batch_records)
     return records
 
 
-def decode_batch(data: bytes | memoryview, position: int, header: BatchHeader) -> list[BatchRecord]:
+def decode_uncompressed_batch(data: bytes | memoryview, position: int, header: BatchHeader) -> list[BatchRecord]:
     """The records of the batch at ``position``, whose header is ``header``, after a check of the CRC. The only record
     of a control batch is its marker (`is_commit_marker`).
 

@@ -37,11 +37,11 @@ def decompress(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
         if codec == NO_COMPRESSION:
             decompressed = bytes(data)
         elif codec == GZIP:
-            decompressed = _decompress_gzip(memoryview(data), size_max)
+            decompressed = _decompress_gzip_until_too_long(memoryview(data), size_max)
         elif codec == SNAPPY:
             decompressed = _decompress_snappy(bytes(data), size_max)
         elif codec in (LZ4, ZSTD):
-            decompressed = _decompress_with_pyarrow("lz4" if codec == LZ4 else "zstd", data, size_max)
+            decompressed = _decompress_with_pyarrow_until_too_long("lz4" if codec == LZ4 else "zstd", data, size_max)
         else:
             raise WireError(f"no codec has the number {codec}")
     except (zlib.error, OSError, ValueError) as error:
@@ -61,7 +61,7 @@ def compress_gzip(data: bytes) -> bytes:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
+def _decompress_gzip_until_too_long(data: memoryview, size_max: int) -> bytes:
     """``data`` decompressed with gzip. If the result is longer than ``size_max`` bytes, only its first ``size_max`` + 1
     bytes: the caller checks the length.
 
@@ -87,7 +87,7 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
     return bytes(decompressed)
 
 
-def _decompress_with_pyarrow(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
+def _decompress_with_pyarrow_until_too_long(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
     """``data`` decompressed with pyarrow's codec of the name ``codec``. If the result is longer than ``size_max``
     bytes, only the beginning of it, which is also longer than ``size_max``: the caller checks the length.
 

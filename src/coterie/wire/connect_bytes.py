@@ -57,7 +57,7 @@ def decode_version_and_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
     :raises WireError: when the bytes are malformed.
     """
     reader = Reader(data)
-    version = _read_version(reader)
+    version = _read_non_negative_version(reader)
     url = WorkerUrl(reader.string())
     config_offset = ConfigOffset(reader.int64())
     allocation = reader.nullable_bytes() if reader.remaining else None
@@ -100,7 +100,7 @@ def decode_version_and_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
     :raises WireError: when the bytes are malformed.
     """
     reader = Reader(data)
-    version = _read_version(reader)
+    version = _read_non_negative_version(reader)
     return version, WorkerAssignment(
         error=_read_assignment_error(reader),
         leader=MemberId(reader.string()),
@@ -115,7 +115,7 @@ def decode_version_and_assignment(data: bytes) -> tuple[int, WorkerAssignment]:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _read_version(reader: Reader) -> int:
+def _read_non_negative_version(reader: Reader) -> int:
     """The version at the beginning of a message.
 
     :raises WireError: when it is negative.

@@ -39,7 +39,7 @@ class ListedJobs:
     jobs_listed_twice: Jobs
 
 
-def jobs_in_arrays(arrays: JobArrays) -> Jobs:
+def distinct_jobs_in_arrays(arrays: JobArrays) -> Jobs:
     """The jobs in ``arrays``. A repeated job counts once.
 
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.

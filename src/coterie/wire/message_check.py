@@ -58,9 +58,9 @@ class _MessageBytes:
 
     def without_unknown_tagged_fields(self) -> bytes:
         """The bytes with their replacements: without the tagged fields that kio's schema lacks."""
-        return self.with_replacements(0, self.end, self.replacements) if self.replacements else self.data
+        return self.slice_with_replacements(0, self.end, self.replacements) if self.replacements else self.data
 
-    def with_replacements(self, start: int, end: int, replacements: list[tuple[int, int, bytes]]) -> bytes:
+    def slice_with_replacements(self, start: int, end: int, replacements: list[tuple[int, int, bytes]]) -> bytes:
         """The bytes from ``start`` to ``end`` with those ``replacements`` that are between them."""
         parts: list[bytes] = []
         position = start
@@ -334,11 +334,11 @@ def _walk_tagged_fields(message: _MessageBytes, position: int, walk_by_tag: dict
                 )
         position = end
     if len(known_fields) < count or len(message.replacements) > replacement_count_before:
-        _replace_tagged_fields(message, start, position, known_fields, replacement_count_before)
+        _add_replacement_of_tagged_fields(message, start, position, known_fields, replacement_count_before)
     return position
 
 
-def _replace_tagged_fields(
+def _add_replacement_of_tagged_fields(
     message: _MessageBytes,
     start: int,
     end: int,
@@ -357,7 +357,7 @@ def _replace_tagged_fields(
     writer = Writer()
     writer.uvarint(len(known_fields))
     for tag, value_start, value_end in known_fields:
-        value = message.with_replacements(value_start, value_end, nested_replacements)
+        value = message.slice_with_replacements(value_start, value_end, nested_replacements)
         writer.uvarint(tag)
         writer.uvarint(len(value))
         writer.raw(value)

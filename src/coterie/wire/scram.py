@@ -92,14 +92,14 @@ class ScramServer:
         :raises WireError: when ``message`` is malformed, or requests a feature that the server does not support.
         """
         channel_binding, authorization_field, client_first_bare = (
-            _decode_text(message).split(",", 2) if message.count(b",") >= 2 else ("", "", "")
+            _decode_utf8_or_wire_error(message).split(",", 2) if message.count(b",") >= 2 else ("", "", "")
         )
         if channel_binding.startswith("p="):
             raise WireError("a SCRAM message requests channel binding, which is not supported")
         if channel_binding not in ("n", "y"):
             raise WireError('the client\'s first SCRAM message does not begin with "n," or "y,"')
         fields = _parse_fields(client_first_bare, "n", "r")
-        self.user = _unescape_user(fields["n"])
+        self.user = _unescape_user_or_wire_error(fields["n"])
         if authorization_field not in ("", f"a={fields['n']}"):
             raise WireError("a SCRAM message has an authorization id other than its user")
         if not self.user or not fields["r"]:
@@ -118,7 +118,7 @@ class ScramServer:
         :raises AuthenticationFailedError: when the client's proof is wrong.
         :raises WireError: when the message is malformed or belongs to another exchange.
         """
-        text = _decode_text(message)
+        text = _decode_utf8_or_wire_error(message)
         fields = _parse_fields(text, "c", "r", "p")
         if _decode_base64(fields["c"]).decode(errors="replace") != self._gs2_header or fields["r"] != self._nonce:
             raise WireError(
@@ -158,7 +158,7 @@ class ScramClient:
         :raises WireError: when the server's message is malformed or belongs to another exchange, or its number of
             iterations is not allowed.
         """
-        text = _decode_text(message)
+        text = _decode_utf8_or_wire_error(message)
         fields = _parse_fields(text, "r", "s", "i")
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
             raise WireError(
@@ -182,7 +182,7 @@ class ScramClient:
         :raises AuthenticationFailedError: when the server rejects the login, or its signature is wrong.
         :raises WireError: when the message is malformed.
         """
-        text = _decode_text(message)
+        text = _decode_utf8_or_wire_error(message)
         if text.startswith("e="):
             raise AuthenticationFailedError(f"the server rejects the login with the SCRAM error {text[2:]}")
         if not hmac.compare_digest(_decode_base64(_parse_fields(text, "v")["v"]), self._expected_server_signature):
@@ -211,7 +211,7 @@ def _xor(first: bytes, second: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(first, second, strict=True))
 
 
-def _decode_text(message: bytes) -> str:
+def _decode_utf8_or_wire_error(message: bytes) -> str:
     """``message`` as text.
 
     :raises WireError: when it is not UTF-8.
@@ -260,7 +260,7 @@ def _escape_user(user: str) -> str:
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
-def _unescape_user(user: str) -> str:
+def _unescape_user_or_wire_error(user: str) -> str:
     """The user name from its form in a message.
 
     :raises WireError: when it contains an = that is not part of an escape.

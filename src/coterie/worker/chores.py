@@ -65,7 +65,7 @@ from coterie.herder.seams import (
     Membership,
     RetriableStartError,
     SignatureRefusedError,
-    SplitAbortedError,
+    SplitOrOffsetChangeAbortedError,
     TaskRuntime,
 )
 from coterie.nouns.connector_offsets import OffsetsRefusedError
@@ -116,9 +116,9 @@ class ChorePerformer:
         exception."""
         match chore:
             case StartTask() | RestartTask():
-                return await self._start_task(chore)
+                return await self._start_or_restart_task(chore)
             case StopTask():
-                return await self._stop_task(chore)
+                return await self._stop_task_or_log_failure(chore)
             case (
                 SplitConnector()
                 | CreateNextCheckpointGeneration()
@@ -127,7 +127,7 @@ class ChorePerformer:
                 | ReadConnectorOffsets()
                 | ApplyOffsetChange()
             ):
-                return await self._run_plugin_chore(chore)
+                return await self._perform_plugin_chore(chore)
             case SendTaskConfigsToLeader():
                 return await self._send_task_configs_to_leader(chore)
             case MakeSessionKey(size_bytes=size_bytes):
@@ -161,7 +161,7 @@ class ChorePerformer:
 
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
-    async def _start_task(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
+    async def _start_or_restart_task(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
         """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception; its
         ``restart_policy`` is None unless the exception is a RetriableStartError, after which the start may be tried
         again."""
@@ -173,10 +173,10 @@ class ChorePerformer:
                 await self._runtime.restart(task)
         except Exception as error:  # noqa: BLE001
             policy = error.restart_policy if isinstance(error, RetriableStartError) else None
-            return TaskStartFailed(task=task, trace=_trace_for_status(error), restart_policy=policy)
+            return TaskStartFailed(task=task, trace=_message_or_full_trace_for_status(error), restart_policy=policy)
         return TaskStarted(task=task)
 
-    async def _stop_task(self, chore: StopTask) -> TaskStopped:
+    async def _stop_task_or_log_failure(self, chore: StopTask) -> TaskStopped:
         """Stop a task. Returns TaskStopped also when the runtime raises an exception, which is logged: the stop is not
         tried again, and the task may still run."""
         try:
@@ -191,7 +191,7 @@ class ChorePerformer:
             )
         return TaskStopped(task=chore.task)
 
-    async def _run_plugin_chore(
+    async def _perform_plugin_chore(
         self,
         chore: SplitConnector
         | CreateNextCheckpointGeneration
@@ -216,7 +216,7 @@ class ChorePerformer:
             case CreateNextCheckpointGeneration():
                 return await self._create_next_checkpoint_generation(chore)
             case ValidateConfig():
-                return await self._validate_config(chore)
+                return await self._validate_config_unless_world_error(chore)
             case AskPlugins():
                 return await self._ask_plugins(chore)
             case ReadConnectorOffsets():
@@ -239,8 +239,8 @@ class ChorePerformer:
             )
             _check_encodable(result.task_configs)
         except Exception as error:  # noqa: BLE001
-            is_transient = isinstance(error, UnreachableError | SplitAbortedError)
-            trace = _trace_for_status(error)
+            is_transient = isinstance(error, UnreachableError | SplitOrOffsetChangeAbortedError)
+            trace = _message_or_full_trace_for_status(error)
             return SplitFailed(
                 connector=name, config_line_offset=config_line_offset, trace=trace, is_transient=is_transient
             )
@@ -258,7 +258,7 @@ class ChorePerformer:
         ``task_configs`` of the result is then None."""
         configs = None
         try:
-            configs = await self._runtime.create_next_checkpoint_generation(chore.connector, chore.incarnation)
+            configs = await self._runtime.ensure_open_checkpoint_generation(chore.connector, chore.incarnation)
         except CoterieError as error:
             logger.warning(
                 "Connector %s: the checkpoint generation that follows the closed one cannot be created. Tasks that "
@@ -278,7 +278,9 @@ class ChorePerformer:
             connector=chore.connector, incarnation=chore.incarnation, task_configs=configs
         )
 
-    async def _validate_config(self, chore: ValidateConfig) -> ConfigValidationCompleted | ConfigNotValidated:
+    async def _validate_config_unless_world_error(
+        self, chore: ValidateConfig
+    ) -> ConfigValidationCompleted | ConfigNotValidated:
         """Validate a connector's config. Returns ConfigNotValidated when the runtime raises a WorldError. After any
         other exception the result is ConfigValidationCompleted, in which the exception's message is an error of the key
         ``connector.class``; the exception is logged without its message."""
@@ -335,9 +337,8 @@ class ChorePerformer:
         try:
             offsets = await self._runtime.read_offsets(chore.connector, chore.incarnation, chore.config)
         except Exception as error:  # noqa: BLE001
-            failure = (
-                f"Failed to read the offsets of connector {chore.connector}: {_offsets_error_for_client(chore, error)}"
-            )
+            reason = _describe_and_maybe_log_offsets_error(chore, error)
+            failure = f"Failed to read the offsets of connector {chore.connector}: {reason}"
             return OffsetReadEnded(id=chore.id, failure=failure)
         return OffsetReadEnded(id=chore.id, offsets=tuple(offsets))
 
@@ -353,7 +354,7 @@ class ChorePerformer:
                 id=chore.id, refusal=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error))
             )
         except Exception as error:  # noqa: BLE001
-            reason = _offsets_error_for_client(chore, error)
+            reason = _describe_and_maybe_log_offsets_error(chore, error)
             message = f"Failed to modify the offsets of connector {chore.connector}: {reason}"
             return OffsetChangeEnded(
                 id=chore.id, refusal=RequestRefused(problem=Problem.OFFSETS_FAILED, message=message)
@@ -476,7 +477,7 @@ def _check_encodable(task_configs: Sequence[Mapping[str, str]]) -> None:
                 )
 
 
-def _trace_for_status(error: Exception) -> str:
+def _message_or_full_trace_for_status(error: Exception) -> str:
     """The text of ``error`` for the field ``trace`` of a status: the message of one of Coterie's own errors; type,
     message and stack of any other exception."""
     if isinstance(error, CoterieError):
@@ -485,7 +486,7 @@ def _trace_for_status(error: Exception) -> str:
     return f"{cause}\n{''.join(traceback.format_exception(error))}"
 
 
-def _offsets_error_for_client(chore: ReadConnectorOffsets | ApplyOffsetChange, error: Exception) -> str:
+def _describe_and_maybe_log_offsets_error(chore: ReadConnectorOffsets | ApplyOffsetChange, error: Exception) -> str:
     """The text of ``error`` for the client: the message of one of Coterie's own errors; of any other error, which is
     logged, only the type."""
     if isinstance(error, CoterieError):

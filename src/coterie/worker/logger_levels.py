@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.herder.seams import TaskRuntime
-from coterie.nouns.logger_levels import ROOT, LoggerLevel, is_java_logger, is_same_or_descendant, level_in_effect
+from coterie.nouns.logger_levels import ROOT, LoggerLevel, is_java_logger_name, is_same_or_descendant, level_in_effect
 
 _NUMBER_BY_LEVEL = {
     LoggerLevel.ALL: 1,
@@ -61,7 +61,7 @@ class LoggerLevelControl:
 
         :raises WorldError: when the JVM does not answer.
         """
-        levels = {**await self._runtime.logger_levels(), **_python_levels()}
+        levels = {**await self._runtime.logger_levels(), **_python_levels_with_connect_names()}
         return {name: self._logger_state(name, level) for name, level in sorted(levels.items())}
 
     async def logger_state(self, name: str) -> LoggerState | None:
@@ -69,7 +69,7 @@ class LoggerLevelControl:
 
         :raises WorldError: when Python has no logger ``name`` and the JVM does not answer.
         """
-        level = _python_levels().get(name) or (await self._runtime.logger_levels()).get(name)
+        level = _python_levels_with_connect_names().get(name) or (await self._runtime.logger_levels()).get(name)
         return None if level is None else self._logger_state(name, level)
 
     async def set_level(self, name: str, level: LoggerLevel) -> list[str]:
@@ -83,11 +83,11 @@ class LoggerLevelControl:
         :raises WorldError: when the JVM does not answer. Then no level of Python's loggers was set.
         """
         async with self._setting:
-            in_python, in_jvm = _python_levels(), await self._runtime.logger_levels()
+            in_python, in_jvm = _python_levels_with_connect_names(), await self._runtime.logger_levels()
             is_known_in_python, is_known_in_jvm = (
                 any(is_same_or_descendant(other, name) for other in levels) for levels in (in_python, in_jvm)
             )
-            is_new_in_jvm = not is_known_in_python and bool(in_jvm) and is_java_logger(name)
+            is_new_in_jvm = not is_known_in_python and bool(in_jvm) and is_java_logger_name(name)
             changed: set[str] = set()
             if is_known_in_jvm or is_new_in_jvm:
                 changed |= _loggers_that_change(in_jvm, name, level)
@@ -96,10 +96,14 @@ class LoggerLevelControl:
                 changed |= _loggers_that_change(in_python, name, level)
                 for connect_name, own_name in CONNECT_LOGGERS.items():
                     if is_same_or_descendant(connect_name, name):
-                        _set_python_level(own_name, level)
+                        _set_python_level_and_descendants(own_name, level)
                 if name not in CONNECT_LOGGERS:
-                    _set_python_level(name, level)
-            others = {other for other, now in _python_levels().items() if in_python.get(other, now) is not now}
+                    _set_python_level_and_descendants(name, level)
+            others = {
+                other
+                for other, now in _python_levels_with_connect_names().items()
+                if in_python.get(other, now) is not now
+            }
             self._last_modified_ms.update(dict.fromkeys(changed | others, time.time_ns() // 1_000_000))
             return sorted(changed)
 
@@ -125,7 +129,7 @@ def _python_loggers() -> dict[str, logging.Logger]:
     return {ROOT: logging.root, **{name: one for name, one in loggers.items() if isinstance(one, logging.Logger)}}
 
 
-def _python_levels() -> dict[str, LoggerLevel]:
+def _python_levels_with_connect_names() -> dict[str, LoggerLevel]:
     """The level in effect of each of Python's loggers, and of each name in :data:`CONNECT_LOGGERS`."""
     loggers = _python_loggers()
     loggers |= {connect_name: logging.getLogger(own_name) for connect_name, own_name in CONNECT_LOGGERS.items()}
@@ -139,7 +143,7 @@ def _level_in_effect(one: logging.Logger) -> LoggerLevel:
     return next((level for level, least in _NUMBER_BY_LEVEL.items() if number <= least), LoggerLevel.OFF)
 
 
-def _set_python_level(name: str, level: LoggerLevel) -> None:
+def _set_python_level_and_descendants(name: str, level: LoggerLevel) -> None:
     """Set the level of a logger, which is created if it does not exist, and of its descendants."""
     logging.getLogger(name)
     for other, one in _python_loggers().items():

@@ -312,10 +312,10 @@ class Worker:
         and of the membership. A worker that continues a membership receives its events as soon as the logs are read.
         """
         self.startup_step = "initializing and reading to the end of internal topics"
-        opening = group.create_task(self._open_runtime())
+        opening = group.create_task(self._open_runtime_or_exit_run())
         config_read, status_read = asyncio.Event(), asyncio.Event()
         group.create_task(
-            self._feed_log_lines(
+            self._feed_log_lines_or_shut_down(
                 self._config_log,
                 lambda progress: ConfigLinesRead(
                     lines=progress.records,
@@ -326,7 +326,7 @@ class Worker:
             )
         )
         group.create_task(
-            self._feed_log_lines(
+            self._feed_log_lines_or_shut_down(
                 self._status_log, lambda progress: StatusLinesRead(lines=progress.records), status_read
             )
         )
@@ -344,7 +344,7 @@ class Worker:
         await self._inbox.put(RuntimeOpened(wall_clock_ms=time.time_ns() // 1_000_000))
         self.phase = WorkerPhase.RUNNING
 
-    async def _open_runtime(self) -> None:
+    async def _open_runtime_or_exit_run(self) -> None:
         """Open the runtime.
 
         :raises _Exited: when the runtime cannot open: the worker ends with exit code 1.
@@ -354,7 +354,7 @@ class Worker:
         except (ConfigError, WorldError) as error:
             self._exit_run(Exit(exit_code=1, reason=str(error)))
 
-    async def _feed_log_lines(
+    async def _feed_log_lines_or_shut_down(
         self, log: Log, event_of: Callable[[LogProgress], Event], first_read_done: asyncio.Event
     ) -> None:
         """Follow ``log``: give the herder its lines as the events that ``event_of`` returns. Sets ``first_read_done``
@@ -391,7 +391,7 @@ class Worker:
         """
         while True:
             await asyncio.sleep(HERDER_PING_INTERVAL_MS / 1000)
-            sign = group.create_task(self._ping_herder())
+            sign = group.create_task(self._ping_herder_and_wait())
             await asyncio.wait({sign}, timeout=self.settings.rebalance_timeout_ms / 1000)
             if not sign.done():
                 patience = f"rebalance.timeout.ms={self.settings.rebalance_timeout_ms}"
@@ -412,7 +412,7 @@ class Worker:
                 self._membership.order(LeaveAndRejoin(reason=reason))
                 await sign
 
-    async def _ping_herder(self) -> None:
+    async def _ping_herder_and_wait(self) -> None:
         """Put a ping into the inbox, and wait until the herder's loop has taken it."""
         given = asyncio.Event()
         await self._inbox.put(given)
@@ -427,7 +427,7 @@ class Worker:
         :raises _Exited: when the herder ends the worker.
         """
         while True:
-            event = await self._next_event()
+            event = await self._next_event_or_ping()
             if isinstance(event, asyncio.Event):
                 event.set()
                 continue
@@ -449,7 +449,7 @@ class Worker:
             # requests would wait until the inbox is empty: for seconds when many tasks have started at once.
             await asyncio.sleep(0)
 
-    async def _next_event(self) -> Event | asyncio.Event:
+    async def _next_event_or_ping(self) -> Event | asyncio.Event:
         """Wait for the next event of the inbox, remove and return it; an asyncio.Event is a ping. A shutdown order that
         came while the inbox was full is returned before all events of the inbox."""
         if (order := self._shutdown) is not None:

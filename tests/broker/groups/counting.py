@@ -42,7 +42,7 @@ class CounterMachine:
         self._reset_ms = reset_ms
 
     @property
-    def refusal_code_while_loading(self) -> ErrorCode | None:
+    def refusal_code_or_wait_while_loading(self) -> ErrorCode | None:
         return None
 
     def new_group(self, group_id: GroupId, /) -> Counter:

@@ -157,7 +157,7 @@ async def test_a_notification_during_a_reload_makes_the_group_read_its_log_again
     monkeypatch.setattr(lines, "load", append_after_first_read)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
-        host.start_reload()
+        host.refuse_pending_and_start_reload()
         assert await host.ask(add(0)) == counted(5)
         running.cancel()
     assert reads == [[3], [5]]

@@ -22,9 +22,9 @@ from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batch_filter import split_records
 from coterie.wire.batches import (
     NewRecord,
-    decode_records_without_control,
+    decode_uncompressed_records_without_control,
     encode_batch,
-    iter_batch_headers,
+    iter_whole_batch_headers,
     read_batch_header,
 )
 from coterie.wire.errors import ErrorCode
@@ -67,13 +67,13 @@ async def test_any_number_of_records_is_split_into_batches_that_can_be_compacted
         await lines.append(G, [*tombstones, *large], now_ms=1)
         (partition,) = log.topics["__consumer_offsets"].partitions
         data = await log.read(partition, 0, 10**8)
-        heads = [head for _, head in iter_batch_headers(data)]
+        heads = [head for _, head in iter_whole_batch_headers(data)]
         assert partition.end_offset == sum(head.record_count for head in heads) == len(tombstones) + len(large)
         assert len(heads) == 4
         assert all(head.record_count <= BATCH_RECORDS_MAX for head in heads)
         assert all(head.size_bytes <= BATCH_BYTES_MAX * 1.1 for head in heads)
         assert sum(
-            len(split_records(data[at : at + head.size_bytes], head)) for at, head in iter_batch_headers(data)
+            len(split_records(data[at : at + head.size_bytes], head)) for at, head in iter_whole_batch_headers(data)
         ) == len(tombstones) + len(large)
         assert await lines.load(G) == large
 
@@ -300,7 +300,7 @@ def test_expired_offsets_are_removed_by_tombstones(broker: ThreadedBroker) -> No
         wait_until(lambda: not broker.broker.context.groups.ids())
     (partition,) = broker.broker.context.log.topics["__consumer_offsets"].partitions
     data = broker.run(lambda node: node.log.read(partition, 0, 10**6))
-    assert [line.value is None for line in decode_records_without_control(data)] == [False, True, True]
+    assert [line.value is None for line in decode_uncompressed_records_without_control(data)] == [False, True, True]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
-from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.backup import back_up_log_and_return_size
 from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import open_log
@@ -19,7 +19,7 @@ from coterie.groups.classic.messages import Record
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetWritten, PendingOffsetWritten
 from coterie.groups.transaction_messages import MarkersWritten, ProducerIdAndEpoch, TransactionSettings
 from coterie.nouns.ids import GroupId, TopicPartition
-from coterie.wire.batches import iter_batch_headers
+from coterie.wire.batches import iter_whole_batch_headers
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.storage.maintained_log import FREQUENT_MAINTENANCE
 from tests.broker.transactions.transactional import BrokerUnderTest, Clock, copies_at_each_statement
@@ -45,7 +45,7 @@ class OffsetsUnderTest(BrokerUnderTest):
         """The markers that were announced in this run, each with the groups that were told of them."""
 
     async def begin(self, name: str, producer: ProducerIdAndEpoch) -> None:
-        await self.transactions.begin_transaction_in_partition(name, producer, OFFSETS, LAZY)
+        await self.transactions.begin_transaction_in_offsets_partition(name, producer, OFFSETS, LAZY)
 
     async def commit(self, name: str, producer: ProducerIdAndEpoch, offset: int, *, group_id: GroupId = G) -> None:
         """Append a pending offset, as for a TxnOffsetCommit."""
@@ -176,7 +176,7 @@ async def test_a_transaction_without_its_first_offset_yet_is_no_finding_and_can_
         await broker.begin("a", await broker.init("a"))
         assert list(log_file_findings(folder / "log.sqlite", report_progress=lambda _: None)) == []
         target, lock = backup / "log.sqlite", backup / "lock"
-        back_up_log(folder / "log.sqlite", target, lock, force=False, report_progress=lambda _: None)
+        back_up_log_and_return_size(folder / "log.sqlite", target, lock, force=False, report_progress=lambda _: None)
     assert list(log_file_findings(target, report_progress=lambda _: None)) == []
 
 
@@ -200,7 +200,7 @@ async def test_a_compaction_removes_aborted_offsets_and_keeps_the_state_of_group
 
         async def record_count() -> int:
             data = await log.read(partition, 0, 10**6)
-            return sum(0 if head.is_control else head.record_count for _, head in iter_batch_headers(data))
+            return sum(0 if head.is_control else head.record_count for _, head in iter_whole_batch_headers(data))
 
         assert await record_count() == 32
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.backup import back_up_log_and_return_size
 from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import open_database_read_only
@@ -19,7 +19,9 @@ from coterie.wire.batches import NewRecord, encode_batch, read_batch_header
 
 
 def copied(folder: Path, target: Path, *, force: bool = False) -> int:
-    return back_up_log(folder / "log", target / "log", target / "lock", force=force, report_progress=lambda _: None)
+    return back_up_log_and_return_size(
+        folder / "log", target / "log", target / "lock", force=force, report_progress=lambda _: None
+    )
 
 
 def append(log: BrokerLog, size: int) -> "asyncio.Future[int]":
@@ -148,11 +150,15 @@ async def test_a_copy_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) 
 
         deep = tmp_path / "backups" / "monday"
         with pytest.raises(KeyboardInterrupt):
-            back_up_log(tmp_path / "data" / "log", deep / "log", deep / "lock", force=False, report_progress=interrupt)
+            back_up_log_and_return_size(
+                tmp_path / "data" / "log", deep / "log", deep / "lock", force=False, report_progress=interrupt
+            )
         assert not (tmp_path / "backups").exists()
         copied(tmp_path / "data", deep)
         with pytest.raises(KeyboardInterrupt):
-            back_up_log(tmp_path / "data" / "log", deep / "log", deep / "lock", force=True, report_progress=interrupt)
+            back_up_log_and_return_size(
+                tmp_path / "data" / "log", deep / "log", deep / "lock", force=True, report_progress=interrupt
+            )
     assert sorted(path.name for path in deep.iterdir()) == ["lock", "log"]
 
 

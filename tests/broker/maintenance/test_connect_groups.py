@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coterie.broker.clock import wall_ms
 from coterie.broker.groups.connect import CONNECT_TOPIC
-from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.backup import back_up_log_and_return_size
 from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import BrokerLog, open_log
@@ -58,5 +58,7 @@ async def test_compaction_check_and_backup_keep_connect_groups(tmp_path: Path) -
     assert await loaded(folder) == before
 
     assert list(log_file_findings(folder / "log", report_progress=lambda _: None)) == []
-    back_up_log(folder / "log", copy / "log", copy / "lock", force=False, report_progress=lambda _: None)
+    back_up_log_and_return_size(
+        folder / "log", copy / "log", copy / "lock", force=False, report_progress=lambda _: None
+    )
     assert await loaded(copy) == before

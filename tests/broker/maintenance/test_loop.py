@@ -25,7 +25,13 @@ from coterie.broker.storage.store import Store, TopicGoneError, open_database_re
 from coterie.broker.topics.cleanup_settings import CleanupSettings, cleanup_settings
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.nouns.ids import GroupId, TopicPartition
-from coterie.wire.batches import BatchRecord, NewRecord, decode_records_without_control, encode_batch, read_batch_header
+from coterie.wire.batches import (
+    BatchRecord,
+    NewRecord,
+    decode_uncompressed_records_without_control,
+    encode_batch,
+    read_batch_header,
+)
 from tests.wire.fuzzing import batch_of
 
 DEADLINE_S = 60
@@ -54,7 +60,7 @@ class MaintainedLog:
     async def records(self, partition: Partition, offset: int = 0) -> list[BatchRecord]:
         found: list[BatchRecord] = []
         while data := await self.log.read(partition, offset, 10_000):
-            found += [record for record in decode_records_without_control(data) if record.offset >= offset]
+            found += [record for record in decode_uncompressed_records_without_control(data) if record.offset >= offset]
             offset = found[-1].offset + 1 if found else offset
             offset = max(offset, last_offset(data) + 1)
         return found
@@ -523,7 +529,7 @@ def garble_first_leaf(path: Path, tree: str) -> None:
 
 async def test_a_small_key_buffer_needs_several_passes_for_the_same_result(tmp_path: Path) -> None:
     few = MaintenanceSettings(
-        retention_check_interval_ms=5, cleaner_backoff_ms=5, initial_delay_ms=0, dedupe_buffer_size=180 * 10
+        retention_check_interval_ms=5, cleaner_backoff_ms=5, initial_delay_ms=0, dedupe_buffer_bytes=180 * 10
     )
     async with maintained_log(tmp_path, few) as stage:
         partition = await stage.topic(COMPACT)

@@ -154,7 +154,7 @@ def test_a_malformed_line_is_reported_with_file_and_line_number(tmp_path: Path, 
 )
 def test_a_comment_begins_after_a_space_and_not_inside_a_word(tmp_path: Path, line: str, name: str, host: str) -> None:
     (rule,) = rules(f"# all there is\n  # {line}\n{line}\n", tmp_path).entries
-    assert (rule.resource_name, rule.host) == (name, None if host == "*" else ip_network(host))
+    assert (rule.resource_name_or_prefix, rule.host) == (name, None if host == "*" else ip_network(host))
 
 
 async def test_a_broker_does_not_start_with_invalid_rules(tmp_path: Path) -> None:

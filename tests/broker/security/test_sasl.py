@@ -212,7 +212,7 @@ def test_a_running_broker_rereads_its_users(broker: ThreadedBroker) -> None:
     assert not beside.add("bob", "second")
     with raw_client(broker.port) as client:
         assert log_in(client, "PLAIN", user="bob", password="first").error_code is ErrorCode.sasl_authentication_failed
-    assert beside.names() == [USER, "bob"]
+    assert beside.read_names() == [USER, "bob"]
     assert beside.remove("bob")
     assert not beside.remove("bob")
     with raw_client(broker.port) as client:
@@ -234,7 +234,7 @@ def test_an_invalid_users_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "users.json"
     path.write_text(text)
     with pytest.raises(WorldError, match=r"users\.json"):
-        BrokerUsersFile(path).names()
+        BrokerUsersFile(path).read_names()
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import (
     NewRecord,
-    decode_records_without_control,
+    decode_uncompressed_records_without_control,
     encode_batch,
     encode_transaction_marker,
-    iter_batch_headers,
+    iter_whole_batch_headers,
     read_batch_header,
 )
 from coterie.wire.errors import ErrorCode
@@ -188,7 +188,10 @@ async def test_a_corrupt_file_causes_one_clear_error_and_its_other_pages_are_rea
     at = max(at for at in range(4096, len(content), 4096) if content[at] == 13)
     (tmp_path / "log").write_bytes(content[:at] + b"\xa5" * 4096 + content[at + 4096 :])
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        assert len(decode_records_without_control(await log.read(log.topics["a"].partitions[0], 0, 10**6))) == 20
+        assert (
+            len(decode_uncompressed_records_without_control(await log.read(log.topics["a"].partitions[0], 0, 10**6)))
+            == 20
+        )
         for _ in range(3):
             with pytest.raises(WorldError, match="the broker's log cannot be read: database disk image is malformed"):
                 await log.read(log.topics["b"].partitions[0], 0, 10**6)
@@ -278,9 +281,9 @@ async def records(log: BrokerLog, topic: str) -> list[tuple[str, str | None]]:
     while data := await log.read(partition, offset, 10**6):
         found += [
             ((record.key or b"").decode(), None if record.value is None else record.value.decode())
-            for record in decode_records_without_control(data)
+            for record in decode_uncompressed_records_without_control(data)
         ]
-        offset = max(head.last_offset for _, head in iter_batch_headers(data)) + 1
+        offset = max(head.last_offset for _, head in iter_whole_batch_headers(data)) + 1
     return found
 
 
@@ -328,4 +331,7 @@ def values(client: RawClient, offset: int) -> list[bytes | None]:
         forgotten_topics_data=(),
         topics=[{"topic": "t", "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10**6}]}],
     )
-    return [record.value for record in decode_records_without_control(answer.responses[0].partitions[0].records or b"")]
+    return [
+        record.value
+        for record in decode_uncompressed_records_without_control(answer.responses[0].partitions[0].records or b"")
+    ]

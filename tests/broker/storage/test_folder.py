@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.backup import back_up_log_and_return_size
 from coterie.broker.security.users import BrokerUsersFile
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
@@ -27,7 +27,9 @@ def user_added(data: Path) -> None:
 def backed_up_to(data: Path) -> None:
     source, target = (BrokerSettings(data_path=path) for path in (data.parent / "source", data))
     started(source.data_path)
-    back_up_log(source.log_path, target.log_path, target.lock_path, force=False, report_progress=lambda _: None)
+    back_up_log_and_return_size(
+        source.log_path, target.log_path, target.lock_path, force=False, report_progress=lambda _: None
+    )
 
 
 MAKERS = pytest.mark.parametrize("use", [started, user_added, backed_up_to])

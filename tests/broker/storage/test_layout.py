@@ -16,7 +16,7 @@ from coterie.broker.storage import layout
 from coterie.broker.storage.log import open_log
 from coterie.broker.storage.store import Store
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, decode_records_without_control, encode_batch, read_batch_header
+from coterie.wire.batches import NewRecord, decode_uncompressed_records_without_control, encode_batch, read_batch_header
 
 LAYOUT_1 = Path(__file__).parents[1] / "files" / "layout_1.sqlite"
 """Written by the broker of layout 1: topics `orders` (3 partitions), `configs` (compact) and `empty`, 160 batches."""
@@ -50,7 +50,7 @@ async def test_a_log_of_layout_1_is_upgraded_in_place(path: Path, tmp_path: Path
         assert orders.configs == {"retention.ms": "-1"}
         assert [partition.end_offset for partition in orders.partitions] == [80, 80, 80]
         assert [partition.start_offset for partition in orders.partitions] == [0, 0, 0]
-        records = decode_records_without_control(await log.read(orders.partitions[2], 0, 10**7))
+        records = decode_uncompressed_records_without_control(await log.read(orders.partitions[2], 0, 10**7))
         assert [record.offset for record in records] == list(range(80))
         assert records[78].value == b"v2-39"
         assert await log.run_write(lambda store: store.get_and_increment_counter("next producer id")) == 3

@@ -11,7 +11,7 @@ import pytest
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import DamagedLogError, Store
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, decode_records_without_control, encode_batch, read_batch_header
+from coterie.wire.batches import NewRecord, decode_uncompressed_records_without_control, encode_batch, read_batch_header
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.full_disk import fill_disk, lift_limit
 
@@ -30,7 +30,7 @@ async def test_appends_have_offsets_in_the_order_of_the_calls(tmp_path: Path) ->
         offsets = await asyncio.gather(*(append(log, batch(b"a", b"b")) for _ in range(50)))
         assert offsets == list(range(0, 100, 2))
         assert partition.end_offset == 100
-        records = decode_records_without_control(await log.read(partition, 31, 10**6))
+        records = decode_uncompressed_records_without_control(await log.read(partition, 31, 10**6))
         assert records[0].offset == 30, "a read returns whole batches"
         assert records[-1].offset == 99
 
@@ -84,7 +84,9 @@ async def test_a_full_disk_fails_only_the_append_that_does_not_fit(tmp_path: Pat
         assert partition.end_offset == 1
         await log.run_write(lift_limit)
         assert await append(log, batch(b"after")) == 1
-        assert [record.value for record in decode_records_without_control(await log.read(partition, 0, 10**6))] == [
+        assert [
+            record.value for record in decode_uncompressed_records_without_control(await log.read(partition, 0, 10**6))
+        ] == [
             b"before",
             b"after",
         ]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coterie.broker.storage.producers import (
     ProducerState,
-    check_batch_sequence_and_epoch,
+    check_batch_sequence_epoch_and_transaction,
     find_duplicate,
     state_after_batch,
 )
@@ -38,9 +38,9 @@ def head(sequence: int, *, records: int = 1, epoch: int = 0) -> BatchHeader:
 def test_sequence_numbers_wrap_around() -> None:
     state = state_after_batch(None, head(2**31 - 2, records=3), 0)
     assert find_duplicate(state, head(2**31 - 2, records=3))
-    check_batch_sequence_and_epoch(state, head(1), starts_at_zero=False)
+    check_batch_sequence_epoch_and_transaction(state, head(1), unknown_producer_starts_at_zero=False)
     with pytest.raises(KafkaRefusal):
-        check_batch_sequence_and_epoch(state, head(0), starts_at_zero=False)
+        check_batch_sequence_epoch_and_transaction(state, head(0), unknown_producer_starts_at_zero=False)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 3), st.integers(0, 2)), max_size=60))
@@ -52,7 +52,7 @@ def test_each_sequence_number_is_written_once_and_without_gaps(sent: list[tuple[
         if find_duplicate(state, batch):
             continue
         try:
-            check_batch_sequence_and_epoch(state, batch, starts_at_zero=True)
+            check_batch_sequence_epoch_and_transaction(state, batch, unknown_producer_starts_at_zero=True)
         except KafkaRefusal:
             continue
         state = state_after_batch(state, batch, 0)
@@ -103,7 +103,7 @@ async def test_a_producer_that_was_inactive_for_a_day_is_removed_unless_its_tran
         await broker.add("bob", bob, 0)
         await broker.send([b"b"], bob, 0, transactional_id="bob")
         clock.now_ms += DAY_MS + 1
-        await broker.transactions.delete_expired_states()
+        await broker.transactions.delete_expired_states_or_warn()
         state = await broker.log.run_write(lambda store: read_producers(store.database, broker.partition().row_id))
         assert [row.producer_id for row in state] == [bob.producer_id]
         assert (await broker.send([b"c"], ALICE, 44)).base_offset == 2, (
@@ -127,5 +127,5 @@ async def test_deleting_a_topic_deletes_its_producers(tmp_path: Path) -> None:
 def test_a_refusal_has_kafkas_error_code() -> None:
     state = state_after_batch(None, head(0, epoch=3), 0)
     with pytest.raises(KafkaRefusal) as refused:
-        check_batch_sequence_and_epoch(state, head(1, epoch=2), starts_at_zero=False)
+        check_batch_sequence_epoch_and_transaction(state, head(1, epoch=2), unknown_producer_starts_at_zero=False)
     assert refused.value.error is ErrorCode.invalid_producer_epoch

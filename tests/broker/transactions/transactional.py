@@ -21,9 +21,9 @@ from coterie.wire.batches import (
     TRANSACTIONAL_BIT,
     NewRecord,
     check_produced_batch,
-    decode_records_without_control,
+    decode_uncompressed_records_without_control,
     encode_batch,
-    iter_batch_headers,
+    iter_whole_batch_headers,
 )
 
 TOPIC = "t"
@@ -115,7 +115,7 @@ class BrokerUnderTest:
         seen: list[bytes | None] = []
         offset = partition.start_offset
         while data := await self.log.read(partition, offset, size_max, end_offset=partition.last_stable_offset):
-            heads = list(iter_batch_headers(data))
+            heads = list(iter_whole_batch_headers(data))
             last_offset = heads[-1][1].last_offset
             aborted = await self.log.aborted_transactions(partition, offset, last_offset + 1)
             for at, head in heads:
@@ -124,7 +124,10 @@ class BrokerUnderTest:
                     for one in aborted
                 )
                 if not is_aborted:
-                    seen += [record.value for record in decode_records_without_control(data[at : at + head.size_bytes])]
+                    seen += [
+                        record.value
+                        for record in decode_uncompressed_records_without_control(data[at : at + head.size_bytes])
+                    ]
             offset = last_offset + 1
         return seen
 

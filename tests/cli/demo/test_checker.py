@@ -34,7 +34,7 @@ def archive(tmp_path: Path) -> Path:
 @pytest.fixture
 def output_folder(tmp_path: Path, archive: Path) -> Path:
     """The correct output of two connectors."""
-    package = checker.read_flight_table(archive)
+    package = checker.read_numbered_flight_table(archive)
     for connector, write in ((flights.PARQUET_CONNECTOR, write_parquet), (flights.JSON_CONNECTOR, write_json)):
         rows = checker.expected_rows(connector, package).to_pylist()
         write(tmp_path / "out" / connector, f"{connector}-0-a-0-0", rows[:10])
@@ -99,7 +99,7 @@ def test_a_lost_file_is_reported_by_its_rows(archive: Path, output_folder: Path)
 @pytest.mark.parametrize("connector", flights.CONNECTOR_NAMES)
 def test_a_duplicated_batch_is_reported_by_its_rows(archive: Path, output_folder: Path, connector: str) -> None:
     write = write_parquet if connector == flights.PARQUET_CONNECTOR else write_json
-    rows = checker.expected_rows(connector, checker.read_flight_table(archive)).to_pylist()[:2]
+    rows = checker.expected_rows(connector, checker.read_numbered_flight_table(archive)).to_pylist()[:2]
     write(output_folder / connector, f"{connector}-0-z-5-0", rows)
     comparison = comparisons(archive, output_folder)[connector]
     assert (comparison.is_correct, comparison.duplicated_row_numbers, comparison.lost_row_numbers) == (
@@ -135,7 +135,7 @@ def test_a_wrong_value_is_reported_by_row_and_column(
 
 
 def test_a_row_that_the_filter_drops_is_reported_as_unexpected(archive: Path, output_folder: Path) -> None:
-    rows = checker.read_flight_table(archive).to_pylist()
+    rows = checker.read_numbered_flight_table(archive).to_pylist()
     write_parquet(
         output_folder / flights.PARQUET_CONNECTOR, "flights-1-b-9-0", [row for row in rows if row["row"] == 4]
     )

@@ -17,7 +17,7 @@ def row(number: int) -> str:
 
 @pytest.mark.parametrize(("rows", "files"), [(10, 3), (12, 3), (1, 5), (7, 7), (100, 9)])
 def test_every_row_is_in_one_file_with_its_number(rows: int, files: int) -> None:
-    texts = [text for _, text in feed.file_names_and_texts(HEADER, [row(n) for n in range(rows)], file_count=files)]
+    texts = [text for _, text in feed.files_with_row_numbers(HEADER, [row(n) for n in range(rows)], file_count=files)]
     read = [line for text in texts for line in csv.DictReader(text.splitlines())]
     assert len(texts) <= files
     assert [int(line["row"]) for line in read] == list(range(1, rows + 1))

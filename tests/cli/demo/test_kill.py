@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.demo import kill
-from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch, process_states
+from coterie.cli.demo.kill import (
+    BatchInFlight,
+    are_repeated_or_raise_if_replanned,
+    kill_in_mid_batch_unless_ended,
+    process_states,
+)
 from coterie.cli.demo.observe import CheckpointFinder
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
@@ -52,12 +57,12 @@ def test_a_worker_is_killed_with_a_batch_planned_and_not_committed(tmp_path: Pat
         while not (checkpoint / "commits" / "2").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        (interrupted,) = kill_in_mid_batch(
+        (interrupted,) = kill_in_mid_batch_unless_ended(
             child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None
         )
         assert set(process_states(child.pid)) <= {"Z"}
     assert find_batch_id_in_flight(checkpoint) == interrupted.batch_id
-    assert (interrupted.task, interrupted.start_number, interrupted.planned_offsets) == (
+    assert (interrupted.task, interrupted.task_start_number, interrupted.planned_offsets) == (
         TASK,
         1,
         f"plan {interrupted.batch_id}".encode(),
@@ -71,7 +76,9 @@ def test_without_a_batch_in_flight_no_worker_is_killed(tmp_path: Path) -> None:
     with Children(tmp_path / "logs") as children:
         child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
         with pytest.raises(WorldError, match="could not kill worker in the middle of a batch"):
-            kill_in_mid_batch(child, [TASK], CheckpointFinder(tmp_path), timeout_s=0.2, between_checks=lambda: None)
+            kill_in_mid_batch_unless_ended(
+                child, [TASK], CheckpointFinder(tmp_path), timeout_s=0.2, between_checks=lambda: None
+            )
         assert child.is_running
 
 
@@ -86,11 +93,15 @@ def test_a_worker_that_does_not_stop_is_reported_and_not_killed(
         suspend = child.suspend
         monkeypatch.setattr(child, "suspend", lambda: None)
         with pytest.raises(WorldError, match=rf"^Process group {child.pid} has not stopped 0\.05 s after SIGSTOP"):
-            kill_in_mid_batch(child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None)
+            kill_in_mid_batch_unless_ended(
+                child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None
+            )
         # The signal comes late, and the worker is resumed: it must not stay stopped.
         monkeypatch.setattr(kill, "wait_until_processes_suspended", late(suspend))
         with pytest.raises(WorldError, match="late"):
-            kill_in_mid_batch(child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None)
+            kill_in_mid_batch_unless_ended(
+                child, [TASK], CheckpointFinder(tmp_path), timeout_s=30, between_checks=lambda: None
+            )
         assert child.is_running
         assert "T" not in process_states(child.pid)
 
@@ -109,7 +120,7 @@ def test_a_worker_killed_by_another_process_has_no_interrupted_batch(tmp_path: P
     with Children(tmp_path / "logs") as children:
         child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
         assert (
-            kill_in_mid_batch(
+            kill_in_mid_batch_unless_ended(
                 child,
                 [TASK],
                 CheckpointFinder(tmp_path),
@@ -124,24 +135,24 @@ def test_a_worker_killed_by_another_process_has_no_interrupted_batch(tmp_path: P
 def test_a_batch_has_continued_when_its_new_owner_has_committed_it_as_planned(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "1-aa")
     (checkpoint / "offsets" / "7").write_text("plan")
-    interrupted = [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)]
+    interrupted = [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", task_start_number=1)]
     checkpoints = CheckpointFinder(tmp_path)
     (checkpoint / "commits" / "7").touch()
-    assert not have_batches_been_repeated(interrupted, checkpoints), "the old owner still holds the checkpoint"
+    assert not are_repeated_or_raise_if_replanned(interrupted, checkpoints), "the old owner still holds the checkpoint"
     (checkpoint / "commits" / "7").unlink()
     checkpoint = checkpoint.rename(checkpoint.with_name("2-bb"))
-    assert not have_batches_been_repeated(interrupted, checkpoints), "not committed yet"
+    assert not are_repeated_or_raise_if_replanned(interrupted, checkpoints), "not committed yet"
     (checkpoint / "commits" / "7").touch()
-    assert have_batches_been_repeated(interrupted, checkpoints)
+    assert are_repeated_or_raise_if_replanned(interrupted, checkpoints)
     (checkpoint / "offsets" / "7").write_text("another plan")
     with pytest.raises(WorldError, match="planned batch 7 again"):
-        have_batches_been_repeated(interrupted, checkpoints)
+        are_repeated_or_raise_if_replanned(interrupted, checkpoints)
 
 
 def test_a_checkpoint_renamed_during_the_check_is_checked_again(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "2-bb")
     (checkpoint / "commits" / "7").touch()
     # The state during a rename of the checkpoint: the commit is still listed, the plan is no longer there.
-    assert not have_batches_been_repeated(
-        [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)], CheckpointFinder(tmp_path)
+    assert not are_repeated_or_raise_if_replanned(
+        [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", task_start_number=1)], CheckpointFinder(tmp_path)
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coterie.cli.groups.report import connect_group_problem_sentences, group_json, name_by_member_id
+from coterie.cli.groups.report import connect_group_instability_sentences, group_json, name_by_member_id
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
 from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
@@ -106,7 +106,7 @@ SENTENCES = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_each_unsettled_fact_is_a_sentence(case: str) -> None:
     described, sentences = SENTENCES[case]
-    assert list(connect_group_problem_sentences(described)) == sentences
+    assert list(connect_group_instability_sentences(described)) == sentences
 
 
 def test_a_member_is_called_by_its_name_unless_another_has_the_same() -> None:

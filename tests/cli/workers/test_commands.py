@@ -66,17 +66,17 @@ def test_a_worker_that_ends_during_its_drain_has_not_handed_over_its_jobs(
     last = group_of(owned, state=state).members[0]
     after = group_of("", state="STABLE", jobs_of_two=jobs_of_two)
     if is_complete:
-        commands.check_jobs_handed_over(after, last)
+        commands.raise_unless_jobs_handed_over(after, last)
     else:
         with pytest.raises(WorldError, match="one ended before its drain was complete; its 2 jobs are treated as"):
-            commands.check_jobs_handed_over(after, last)
+            commands.raise_unless_jobs_handed_over(after, last)
 
 
 def test_jobs_that_other_workers_are_about_to_start_are_on_their_way() -> None:
     last = group_of("AC0 AT0", state="STABLE").members[0]
     after = group_of("", state="STABLE", jobs_of_two="AC0")
-    assert list(map(str, commands.jobs_not_taken_over_yet(after, last))) == ["A-0"]
-    assert not commands.jobs_not_taken_over_yet(group_of("", state="STABLE", jobs_of_two="AC0 AT0"), last)
+    assert list(map(str, commands.jobs_about_to_be_taken_over(after, last))) == ["A-0"]
+    assert not commands.jobs_about_to_be_taken_over(group_of("", state="STABLE", jobs_of_two="AC0 AT0"), last)
 
 
 # -- a rolling restart ------------------------------------------------------------------------------------------------

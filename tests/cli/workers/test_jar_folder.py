@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.workers.compose import jar_settings
+from coterie.cli.workers.compose import jar_settings_unless_default_missing
 from coterie.config.worker import WorkerSettings
 from coterie.nouns.errors import WorldError
 from coterie.spark.settings import JarSettings
@@ -20,7 +20,7 @@ REQUIRED = {
 
 def jars_with(**keys: str) -> JarSettings | None:
     properties = REQUIRED | {key.replace("_", "."): value for key, value in keys.items()}
-    return jar_settings(WorkerSettings.from_properties(properties))
+    return jar_settings_unless_default_missing(WorkerSettings.from_properties(properties))
 
 
 def test_a_worker_uses_the_users_cache_folder_if_it_contains_jars(

@@ -42,7 +42,7 @@ HANDOVER = replace(PLACE, must_start_rebalance=False)
 
 
 def decode_handover(settings: MemberSettings) -> object:
-    return relaunch.decode_membership(settings, relaunch.encode_membership(SETTINGS, HANDOVER))
+    return relaunch.decode_membership_if_same_member(settings, relaunch.encode_membership(SETTINGS, HANDOVER))
 
 
 def open_file(data: bytes) -> int:
@@ -130,13 +130,13 @@ def test_a_handover_of_another_member_is_not_used() -> None:
 def test_malformed_handover_bytes_are_refused() -> None:
     for data in (b"", b"{}", b"null", b'{"who": [], "said": "", "place": "x"}'):
         with pytest.raises(WireError):
-            relaunch.decode_membership(SETTINGS, data)
+            relaunch.decode_membership_if_same_member(SETTINGS, data)
 
 
 def test_a_handover_of_another_version_is_refused() -> None:
     fields = json.loads(relaunch.encode_membership(SETTINGS, HANDOVER))
     with pytest.raises(WireError, match="has version 0; version 1 is needed"):
-        relaunch.decode_membership(SETTINGS, json.dumps({**fields, "version": 0}).encode())
+        relaunch.decode_membership_if_same_member(SETTINGS, json.dumps({**fields, "version": 0}).encode())
 
 
 @pytest.mark.parametrize("expected_log", ["abc", "", "-1", "4000000"])

@@ -59,7 +59,7 @@ def test_the_number_of_pending_member_ids_is_limited(
 def test_the_total_size_of_the_members_metadata_is_limited(
     new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
 ) -> None:
-    driver = new_driver(ClassicGroupSettings(generation_size_max_bytes=20))
+    driver = new_driver(ClassicGroupSettings(protocols_or_assignments_size_max_bytes=20))
     driver.join(protocols=(("v1", b"8 bytes."),))
     driver.join(protocols=(("v1", b"8 bytes."),))
     driver.advance_clock(6_000)
@@ -75,7 +75,7 @@ def test_the_total_size_of_the_members_metadata_is_limited(
 def test_the_total_size_of_the_assignments_is_limited(
     new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
 ) -> None:
-    driver = new_driver(ClassicGroupSettings(generation_size_max_bytes=30))
+    driver = new_driver(ClassicGroupSettings(protocols_or_assignments_size_max_bytes=30))
     driver.join()
     driver.join()
     driver.advance_clock(6_000)

@@ -94,7 +94,7 @@ class SmallWorker:
                 server_assignor="cooperative" if uses_server_assignor else None,
                 rebalance_timeout_ms=30_000,
                 config_topic_id=bytes(16),
-                allowed_response_hold_ms=1_000,
+                coordinator_hold_max_ms=1_000,
             )
         )
         self.connection: Connection | None = None

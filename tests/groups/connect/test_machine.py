@@ -582,7 +582,7 @@ def test_a_job_that_a_member_gives_back_and_shall_have_again_comes_with_the_same
     again = conversation.beat("w0", 1, owned=kept)
     assert again.assignment is not None
     assert (again.assignment.jobs, again.member_epoch) == (JOBS, 3)
-    assert again.assignment.jobs_by_epoch == {1: kept, 3: JOBS - kept}
+    assert again.assignment.jobs_by_assignment_epoch == {1: kept, 3: JOBS - kept}
 
 
 def test_a_second_load_after_a_target_that_was_written_in_part_finds_who_is_to_have_each_job() -> None:

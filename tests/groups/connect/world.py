@@ -349,7 +349,7 @@ class World:
             worker.leader = response.leader.member_id == worker.member_id
         if response.assignment is not None:
             self.take(worker, response.assignment.jobs)
-            for epoch, jobs in response.assignment.jobs_by_epoch.items():
+            for epoch, jobs in response.assignment.jobs_by_assignment_epoch.items():
                 for job in jobs:
                     self.check_job_epoch(worker, job, epoch)
         if response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT:

@@ -274,7 +274,7 @@ def test_a_changed_config_requests_no_rejoin_and_restarts_only_its_tasks(
         ((config_records.connector_line(ConnectorName("new"), {"name": "new"}, INCARNATION),), []),
         (config_records.task_config_and_commit_lines(ORDERS, [*ORDERS_TASK_CONFIGS, {"share": "2/2"}]), []),
         (config_records.task_config_and_commit_lines(ORDERS, ORDERS_TASK_CONFIGS[:1]), [TASKS[1]]),
-        (config_records.deletion_lines(ORDERS), TASKS),
+        (config_records.connector_and_target_state_tombstones(ORDERS), TASKS),
     ],
     ids=["a new connector", "a new task", "a removed task", "a deleted connector"],
 )
@@ -297,7 +297,7 @@ def test_the_release_of_deleted_jobs_requests_no_rejoin_unless_they_still_run(is
     herder = configured_herder()
     herder.assign(assigned=jobs_of(*TASKS))
     herder.run_all_chores()
-    herder.write(*config_records.deletion_lines(ORDERS))
+    herder.write(*config_records.connector_and_target_state_tombstones(ORDERS))
     stops = herder.pop_effects(StopTask)
     if not is_slow:
         for stop in stops:
@@ -314,7 +314,7 @@ def test_the_release_of_jobs_that_may_exist_again_requests_a_rejoin() -> None:
     herder = configured_herder()
     herder.assign(assigned=jobs_of(*TASKS))
     herder.run_all_chores()
-    herder.write(*config_records.deletion_lines(ORDERS))
+    herder.write(*config_records.connector_and_target_state_tombstones(ORDERS))
     herder.run_all_chores()
     herder.write(config_records.connector_line(ORDERS, {"name": ORDERS}, INCARNATION), read=False)
     herder.assign(revoked=jobs_of(*TASKS))

@@ -120,7 +120,7 @@ def test_an_assigned_connector_that_a_follower_reads_later_is_not_a_change() -> 
 def test_a_connector_created_and_deleted_within_the_window_requests_no_rejoin() -> None:
     herder = herder_without_jobs()
     write_connector(herder, A)
-    herder.write(*config_records.deletion_lines(A))
+    herder.write(*config_records.connector_and_target_state_tombstones(A))
     assert requested_rejoins(herder, after_ms=WINDOW_MS) == 0
 
 
@@ -132,7 +132,7 @@ def test_deletions_are_collected_in_the_window_like_additions() -> None:
         write_task_configs(herder, name)
     herder.assign()
     for name in (A, B):
-        herder.write(*config_records.deletion_lines(name))
+        herder.write(*config_records.connector_and_target_state_tombstones(name))
         assert not herder.pop_effects(Rejoin)
     assert requested_rejoins(herder, after_ms=WINDOW_MS) == 1
 

@@ -10,9 +10,9 @@ from tests.herder.builders import working
 
 def test_of_each_kind_of_reason_only_the_newest_is_kept() -> None:
     turn = Turn(working().herder, 0)
-    rejoin.add_reason(turn, RejoinForStateChange(reason="one"))
-    rejoin.add_reason(turn, RejoinAfterJobsReleased())
-    rejoin.add_reason(turn, RejoinForStateChange(reason="two"))
+    rejoin.add_or_replace_reason(turn, RejoinForStateChange(reason="one"))
+    rejoin.add_or_replace_reason(turn, RejoinAfterJobsReleased())
+    rejoin.add_or_replace_reason(turn, RejoinForStateChange(reason="two"))
     assert turn.herder.rounds.rejoin_reasons == (RejoinAfterJobsReleased(), RejoinForStateChange(reason="two"))
     rejoin.drop_reasons(turn, RejoinAfterJobsReleased, RejoinAfterConfigLogRead)
     assert rejoin.has_reason(turn.herder, RejoinForStateChange)
@@ -21,8 +21,8 @@ def test_of_each_kind_of_reason_only_the_newest_is_kept() -> None:
 
 def test_a_reported_change_waits_for_its_announcement_and_requests_one_rejoin() -> None:
     turn = Turn(working().herder, 0)
-    rejoin.add_reason(turn, RejoinForStateChange(reason="news"))
-    rejoin.request_rejoin_if_due(turn)
+    rejoin.add_or_replace_reason(turn, RejoinForStateChange(reason="news"))
+    rejoin.request_rejoin_after_release_or_read(turn)
     assert not turn.effects
     rejoin.request_rejoin_for_state_changes(turn)
     rejoin.request_rejoin_for_state_changes(turn)

@@ -61,7 +61,7 @@ class ConnectHerderDriver(HerderDriver):
                 protocol_details=ConnectAssignmentDetails(
                     leader_epoch=LeaderEpoch(leader_epoch),
                     assignment_epoch=GroupEpoch(self.epoch),
-                    jobs_by_epoch={GroupEpoch(self.epoch): jobs},
+                    jobs_by_assignment_epoch={GroupEpoch(self.epoch): jobs},
                     metadata_version=1 if metadata else 0,
                     metadata=metadata,
                 ),

@@ -128,7 +128,7 @@ def test_an_order_that_waits_for_the_view_is_not_executed_after_a_shutdown_has_b
     driver.feed(ShutdownOrdered(reason="SIGTERM"))
     driver.feed(GroupDescribed(description=GROUP))
     assert driver.answer(id_) == RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
-    assert driver.herder.lifecycle.is_leaving
+    assert driver.herder.lifecycle.is_shutting_down
     assert not driver.herder.lifecycle.is_draining
 
 

@@ -7,7 +7,10 @@ from tests.herder.targets.connect_driver import HANDOVER
 def test_a_relaunched_worker_keeps_its_assignment_and_reports_nothing_yet() -> None:
     targets = HerderConnectGroupState(HANDOVER)
     assert targets.details is not None
-    assert (targets.details.leader_epoch, targets.details.jobs_by_epoch) == (HANDOVER.leader_epoch, HANDOVER.job_epochs)
+    assert (targets.details.leader_epoch, targets.details.jobs_by_assignment_epoch) == (
+        HANDOVER.leader_epoch,
+        HANDOVER.job_epochs,
+    )
     assert targets.jobs_report == NotReportingJobs()
 
 

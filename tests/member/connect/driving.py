@@ -75,7 +75,7 @@ class MemberDriver:
         values: dict[str, Any] = {
             "assignors": (COOPERATIVE,),
             "config_topic_id": bytes(16),
-            "allowed_response_hold_ms": 1_000,
+            "coordinator_hold_max_ms": 1_000,
         }
         self.member = Member(
             MemberSettings(group_id=GroupId("fleet"), member_id=ME, url=WorkerUrl("http://me"), **(values | settings)),
@@ -199,7 +199,7 @@ def accepted(
     if jobs is not None:
         assignment = AssignmentToMember(
             jobs=jobs,
-            jobs_by_epoch={GroupEpoch(epoch): jobs} if jobs else {},
+            jobs_by_assignment_epoch={GroupEpoch(epoch): jobs} if jobs else {},
             assignment_epoch=GroupEpoch(epoch),
             config_offset=ConfigOffset(4),
         )

@@ -344,7 +344,7 @@ class GroupPlay:
             assignors=(COOPERATIVE,),
             rebalance_timeout_ms=15_000,
             config_topic_id=bytes(16),
-            allowed_response_hold_ms=max_wait_ms,
+            coordinator_hold_max_ms=max_wait_ms,
         )
         process = Process(self, settings, place)
         self.processes.append(process)
@@ -382,7 +382,7 @@ class GroupPlay:
                 name,
                 url=settings.url,
                 instance_id=settings.instance_id,
-                max_wait_ms=settings.allowed_response_hold_ms,
+                max_wait_ms=settings.coordinator_hold_max_ms,
                 place=place,
             )
 
@@ -523,7 +523,7 @@ class GroupPlay:
     def check_job_epochs(self, process: Process, details: ConnectAssignmentDetails) -> None:
         """Each job epoch has one owner ever."""
         owner = process.member.settings.instance_id or process.member_id
-        for epoch, jobs in details.jobs_by_epoch.items():
+        for epoch, jobs in details.jobs_by_assignment_epoch.items():
             for job in jobs:
                 known = self._owner_of_epoch.setdefault((job, epoch), owner)
                 assert known == owner, f"{job} at epoch {epoch} belongs to {known} and {owner}"

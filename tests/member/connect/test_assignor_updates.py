@@ -41,7 +41,7 @@ def test_new_metadata_end_a_hold_and_are_sent_once(worker: MemberDriver) -> None
 
 
 def test_without_a_hold_new_metadata_are_sent_at_once_with_nothing_else() -> None:
-    worker = MemberDriver(allowed_response_hold_ms=0)
+    worker = MemberDriver(coordinator_hold_max_ms=0)
     worker.join()
     assert worker.count(HeartbeatRequest) == 0
     worker.update_assignor(b"new", 2)
@@ -64,7 +64,7 @@ def test_a_reason_is_in_one_accepted_heartbeat(worker: MemberDriver) -> None:
 @pytest.fixture
 def unheld() -> MemberDriver:
     """A member in the group that asks for no holds, between two heartbeats."""
-    worker = MemberDriver(allowed_response_hold_ms=0, assignors=(COOPERATIVE, OTHER_ASSIGNOR))
+    worker = MemberDriver(coordinator_hold_max_ms=0, assignors=(COOPERATIVE, OTHER_ASSIGNOR))
     worker.join()
     return worker
 

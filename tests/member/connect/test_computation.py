@@ -66,7 +66,7 @@ def test_a_chosen_member_prepares_computes_and_installs(chosen: MemberDriver) ->
 
 def test_the_next_heartbeat_follows_an_installation_at_once() -> None:
     """Also if responses are not held: the next heartbeat is due after the interval."""
-    worker = MemberDriver(allowed_response_hold_ms=0)
+    worker = MemberDriver(coordinator_hold_max_ms=0)
     worker.own()
     worker.answer(accepted(0, is_full=True, error=COMPUTE))
     requested = prepare(worker)

@@ -109,7 +109,7 @@ def test_a_settled_heartbeat_is_held_and_contains_nothing_but_the_epoch(worker: 
 
 
 def test_a_hold_is_no_longer_than_a_sixth_of_the_session() -> None:
-    worker = MemberDriver(allowed_response_hold_ms=60_000)
+    worker = MemberDriver(coordinator_hold_max_ms=60_000)
     worker.join()
     assert worker.heartbeat.max_wait_ms == SESSION_MS // 6
     assert worker.heartbeat.response_timeout_ms == SESSION_MS // 3
@@ -128,7 +128,9 @@ def test_new_jobs_reach_the_herder_and_the_next_heartbeat_lists_them(worker: Mem
             leader_url=WorkerUrl("http://other"),
             config_offset=ConfigOffset(4),
             protocol_details=ConnectAssignmentDetails(
-                leader_epoch=LeaderEpoch(1), assignment_epoch=GroupEpoch(2), jobs_by_epoch={GroupEpoch(2): SOME}
+                leader_epoch=LeaderEpoch(1),
+                assignment_epoch=GroupEpoch(2),
+                jobs_by_assignment_epoch={GroupEpoch(2): SOME},
             ),
         )
     ]
@@ -323,7 +325,7 @@ def test_a_coordinator_that_holds_nothing_does_not_make_the_member_busy(worker: 
 
 
 def test_a_member_that_asks_for_no_hold_sends_a_heartbeat_each_interval() -> None:
-    worker = MemberDriver(allowed_response_hold_ms=0)
+    worker = MemberDriver(coordinator_hold_max_ms=0)
     worker.join()
     answers = 0
     for _ in range(10 * INTERVAL_MS // 100):
@@ -339,7 +341,7 @@ def test_a_member_that_asks_for_no_hold_sends_a_heartbeat_each_interval() -> Non
 
 @pytest.mark.parametrize("interval_ms", [-(2**31), 0, 1, 2**31 - 1])
 def test_a_senseless_interval_neither_makes_the_member_busy_nor_ends_its_lease(interval_ms: int) -> None:
-    worker = MemberDriver(allowed_response_hold_ms=0)
+    worker = MemberDriver(coordinator_hold_max_ms=0)
     worker.join()
     worker.events.clear()
     answers = 0

@@ -330,7 +330,7 @@ def test_the_next_process_continues_member_id_epoch_and_request_numbers() -> Non
     (assigned,) = worker.take_events(Assigned)
     assert isinstance(assigned.protocol_details, ConnectAssignmentDetails)
     assert (assigned.member_id, assigned.jobs, assigned.revoked) == ("former", SOME, NO_JOBS)
-    assert assigned.protocol_details.jobs_by_epoch == {GroupEpoch(5): SOME}
+    assert assigned.protocol_details.jobs_by_assignment_epoch == {GroupEpoch(5): SOME}
 
 
 def test_the_first_heartbeat_after_a_relaunch_renews_the_lease() -> None:

@@ -16,7 +16,7 @@ from coterie.spark.bad_records.error_columns import (
     bad_rows,
     error_column_value,
     good_rows,
-    with_error_columns,
+    with_original_and_null_error_columns,
 )
 from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
 from coterie.spark.prefixed_config import PrefixedConfig
@@ -35,7 +35,9 @@ def records(spark: SparkSession) -> DataFrame:
     """Rows with a column ``text``; the record with the text -5 is already bad for another reason."""
     rows = [(None, text.encode(), None, "t", 0, offset, None) for offset, text in enumerate(TEXTS)]
     text = F.col("value").cast("string")
-    hidden = with_error_columns(spark.createDataFrame(rows, RECORDS)).withColumn("text", F.when(text != "-5", text))
+    hidden = with_original_and_null_error_columns(spark.createDataFrame(rows, RECORDS)).withColumn(
+        "text", F.when(text != "-5", text)
+    )
     error = F.when(text == "-5", error_column_value("VALUE_CONVERTER", "aConverter", "negative").cast(ERROR_TYPE))
     return hidden.withColumn(ERROR_COLUMN, error).select("text", ORIGINAL_COLUMN, ERROR_COLUMN)
 
@@ -96,9 +98,9 @@ async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(r
 
     counting = Transform(
         transform_type=TransformType(
-            short_class_name="Count", package=None, keys=(make_transform_config_key("by", "", ""),), apply=count
+            short_class_name="Count", java_package=None, keys=(make_transform_config_key("by", "", ""),), apply=count
         ),
-        record_side=KeyOrValue.VALUE,
+        key_or_value_side=KeyOrValue.VALUE,
         settings=PrefixedConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
     )
     with pytest.raises(ConfigError, match=r"cannot be used with transforms\.t0\.by: Spark runs this step as Aggregate"):

@@ -15,7 +15,7 @@ from coterie.spark.sinks.file_copies import FolderLayout, SinkFolder
 from coterie.spark.sinks.files import FileSink, bad_records_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
-from coterie.spark.sinks.kafka_writer import transactional_id
+from coterie.spark.sinks.kafka_writer import transactional_id_of_task
 from tests.spark.sinks.file_owners import LINEAGE
 
 
@@ -23,7 +23,7 @@ def test_a_lineage_is_also_retired_in_the_folder_of_bad_records(tmp_path: Path) 
     folder = SinkFolder(path=tmp_path / "bad", layout=FolderLayout(format="parquet", partition_columns=()))
     folder.take_over(LINEAGE)
     copy = folder.new_batch_copy(LINEAGE, 0)
-    copy.create_staging_folder()
+    copy.check_sink_and_create_staging_folder()
     copy.good_files.folder.mkdir(parents=True, exist_ok=True)
     copy.commit()
     path = {"errors.deadletterqueue.path": str(tmp_path / "bad")}
@@ -52,7 +52,7 @@ def test_an_error_of_a_folder_of_bad_records_names_only_its_key(
     made.take_over(LINEAGE, 2)
     folder = bad_records_folder(tmp_path / "bad")
     copy = folder.new_batch_copy(LINEAGE, 0)
-    copy.create_staging_folder()
+    copy.check_sink_and_create_staging_folder()
     (copy.good_files.folder / copy.good_files.file_name(0, ".parquet")).touch()
     monkeypatch.setattr(FileSink, "stage", lambda *_: copy)
     batch: Any = Batch(task_lineage=LINEAGE, batch_id=0, rows=None, is_small=True)  # type: ignore[arg-type]
@@ -73,7 +73,9 @@ def errors_of(folder: Path) -> dict[str, list[str]]:
 
 def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_path: Path) -> None:
     assert errors_of(tmp_path / "bad") == {}
-    SinkFolder(path=tmp_path / "bad", layout=FolderLayout(format="json", partition_columns=())).prepare_folders()
+    SinkFolder(
+        path=tmp_path / "bad", layout=FolderLayout(format="json", partition_columns=())
+    ).create_and_check_folders()
     (sentence,) = errors_of(tmp_path / "bad")["errors.deadletterqueue.path"]
     assert sentence.startswith(
         f"errors.deadletterqueue.path={tmp_path}/bad contains json files without partition columns"
@@ -88,7 +90,7 @@ SERVERS = {"producer.override.bootstrap.servers": "localhost:9092"}
 def queue_target(**config: str) -> KafkaTarget:
     """The target for bad records in a topic, of a connector whose sink is not a KafkaSink."""
     dead_letters = DeadLetterTopic(topic="bad", replication_factor=1, has_context_headers=False)
-    made = queue.make_dead_letter_queue(
+    made = queue.make_queue_unless_no_dead_letters(
         dead_letters, SERVERS | {key.replace("__", "."): value for key, value in config.items()}, {}
     )
     assert made is not None
@@ -103,7 +105,7 @@ def sink_target(config: Mapping[str, str]) -> KafkaTarget:
 
 
 def id_of(target: KafkaTarget, connector: str, task: int = 0) -> str:
-    return transactional_id(
+    return transactional_id_of_task(
         target, TaskCheckpointLineage(task=ConnectorTaskId(ConnectorName(connector), task), lineage_id="l")
     )
 

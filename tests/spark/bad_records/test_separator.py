@@ -33,8 +33,8 @@ async def test_metrics_contain_all_fields_of_the_first_bad_row_also_if_it_has_no
     else:
         rows.collect()
     separator.set_summary_from_metrics(rows)
-    assert separator.bad_row_summary.count == 1
-    assert dict(separator.bad_row_summary.first_bad_row_fields) == {
+    assert separator.bad_row_summary_so_far.count == 1
+    assert dict(separator.bad_row_summary_so_far.first_bad_row_fields) == {
         "stage": "VALUE_CONVERTER",
         "message": "no",
         "topic": topic,

@@ -27,7 +27,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "take over": (ResplitFinisher, "take_over_checkpoints"),
     "batches in flight": (ResplitFinisher, "run_batches_in_flight"),
     "publish": (ResplitFinisher, "publish_next_generation"),
-    "remove": (updater, "remove_old_generations"),
+    "remove": (updater, "remove_all_but_last_two_generations"),
 }
 POINTS = tuple(f"{when} {step}" for step in STEPS for when in ("before", "after"))
 SUCCESSORS = ("resume", "the same change again")

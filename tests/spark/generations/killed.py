@@ -15,7 +15,7 @@ from pathlib import Path
 from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.generations.checkpoint_take_over import (
     GenerationClosedError,
-    is_generation_closed,
+    is_generation_closed_or_removed,
     take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
@@ -24,7 +24,7 @@ from coterie.spark.generations.resplit import (
     SupersededError,
     close_generation_before,
     record_task_stopped,
-    remove_old_generations,
+    remove_all_but_last_two_generations,
 )
 from tests.spark.generations.model import Files, Source, Topic, World
 
@@ -90,7 +90,7 @@ def resplit(world: WorldOnDisk, number: int, at: Callable[[str], None]) -> None:
         "d": lambda: finisher.run_batches_in_flight(number, held),
         "e": commit,
         "f": lambda: world.publish(newest[-1]),
-        "g": lambda: remove_old_generations(world.connector),
+        "g": lambda: remove_all_but_last_two_generations(world.connector),
     }
     for name, step in steps.items():
         at(f"before {name}")
@@ -107,9 +107,9 @@ def succeed(world: WorldOnDisk, number: int) -> None:
     """Do what a successor does until generation ``number`` + 1 exists."""
     while newest_generation_number(world.connector) == number:
         try:
-            if is_generation_closed(generation_folder(world.connector, number)):
+            if is_generation_closed_or_removed(generation_folder(world.connector, number)):
                 world.publish(world.finisher().create_next_generation(number))
-                remove_old_generations(world.connector)
+                remove_all_but_last_two_generations(world.connector)
             else:
                 resplit(world, number, lambda _: None)
         except SupersededError:

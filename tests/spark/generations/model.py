@@ -16,7 +16,7 @@ from coterie.spark.checkpoint import (
     HeldCheckpoint,
     create_first_checkpoint_if_absent,
     find_batch_id_in_flight,
-    is_checkpoint_taken_over,
+    is_checkpoint_taken_over_or_absent,
     last_batch_id_in_log,
     take_over_checkpoint,
 )
@@ -24,7 +24,7 @@ from coterie.spark.fence import Fence
 from coterie.spark.generations.checkpoint_take_over import (
     GenerationAbsentError,
     GenerationClosedError,
-    is_generation_closed,
+    is_generation_closed_or_removed,
     take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
@@ -34,8 +34,8 @@ from coterie.spark.generations.resplit import (
     SupersededError,
     close_generation_before,
     record_task_stopped,
-    remove_old_generations,
-    write_legacy_layout_manifest,
+    remove_all_but_last_two_generations,
+    write_legacy_layout_manifest_if_absent,
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositionStore, PositionStore
@@ -219,18 +219,18 @@ class World:
         try:
             held = take_over_in_open_generation(generation, manifest.generation, task)
             for _ in range(self.rng.randrange(1, 5)):
-                if is_checkpoint_taken_over(held.path):
+                if is_checkpoint_taken_over_or_absent(held.path):
                     return
-                if is_generation_closed(generation):
+                if is_generation_closed_or_removed(generation):
                     break
                 self.run_batch(manifest, task, held, self.rng)
         except (GenerationClosedError, GenerationAbsentError):
             return
         except OSError as error:
-            if error.filename is not None and not is_checkpoint_taken_over(held.path):
+            if error.filename is not None and not is_checkpoint_taken_over_or_absent(held.path):
                 raise
             return
-        if is_generation_closed(generation):
+        if is_generation_closed_or_removed(generation):
             record_task_stopped(generation, task)
 
     def run_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> bool:
@@ -261,7 +261,7 @@ class World:
             if find_batch_id_in_flight(held.path) is not None:
                 self.run_batch(manifest, task, held, None)
         except OSError as error:
-            if not is_checkpoint_taken_over(held.path):
+            if not is_checkpoint_taken_over_or_absent(held.path):
                 raise
             raise SupersededError from error
 
@@ -310,7 +310,7 @@ class World:
                 os.stat("/")
                 self.run_batch(self.flat, task, held, self.rng)
         except OSError:
-            if not is_checkpoint_taken_over(held.path):
+            if not is_checkpoint_taken_over_or_absent(held.path):
                 raise
 
     # -- owners -------------------------------------------------------------------------------------------------------
@@ -334,10 +334,10 @@ class World:
             else:
                 generation = generation_folder(self.connector, number)
                 if number == 0:
-                    write_legacy_layout_manifest(self.connector, self.flat)
+                    write_legacy_layout_manifest_if_absent(self.connector, self.flat)
                 if read_plan_of_next_generation(generation) is None and (number == 0 or self.rng.random() < 0.5):
                     close_generation_before(self.connector, self.plan(number + 1))
-                if is_generation_closed(generation):
+                if is_generation_closed_or_removed(generation):
                     finisher.create_next_generation(number)
         except SupersededError:
             self.overtaken += 1
@@ -347,7 +347,7 @@ class World:
                 raise
             return
         self.publish(finisher.read_newest_manifest())
-        remove_old_generations(self.connector)
+        remove_all_but_last_two_generations(self.connector)
 
     def publish(self, manifest: Manifest) -> None:
         os.stat("/")
@@ -403,11 +403,11 @@ class World:
         number = newest_generation_number(self.connector)
         finisher = self.finisher()
         if number == 0:
-            write_legacy_layout_manifest(self.connector, self.flat)
+            write_legacy_layout_manifest_if_absent(self.connector, self.flat)
             close_generation_before(self.connector, self.plan(1))
         if number is None:
             number = finisher.create_first_generation(self.plan(1)).generation.number
-        elif is_generation_closed(generation_folder(self.connector, number)):
+        elif is_generation_closed_or_removed(generation_folder(self.connector, number)):
             number = finisher.create_next_generation(number).generation.number
         parts = self.source.parts(None)
         last = GenerationPlan(
@@ -419,7 +419,7 @@ class World:
         )
         close_generation_before(self.connector, last)
         manifest = finisher.create_next_generation(number)
-        remove_old_generations(self.connector)
+        remove_all_but_last_two_generations(self.connector)
         held = take_over_in_open_generation(generation_folder(self.connector, number + 1), manifest.generation, 0)
         while self.run_batch(manifest, 0, held, None):
             pass

@@ -47,7 +47,7 @@ def test_a_change_of_positions_is_decoded_as_it_was_encoded(tmp_path: Path) -> N
     manifest = plan.to_manifest({"a:0@x": 1, "a:1@x": 2, "gone:0@z": 9})
     assert manifest.positions == {"a:1@x": 2, "b:0@y": 4}
     assert manifest.absent_partition_positions == {"gone:0@z": 5}
-    assert manifest.reset_partitions == ("a:0@x",)
+    assert manifest.reset_partitions_without_position == ("a:0@x",)
     (tmp_path / "manifest.json").write_text(manifest_to_json(manifest))
     assert read_manifest(tmp_path) == manifest
     (tmp_path / "closed").write_text(plan_to_json(plan))

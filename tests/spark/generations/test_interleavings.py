@@ -177,14 +177,14 @@ def with_store(finisher: ResplitFinisher, store: PositionStore) -> ResplitFinish
 
 
 def sweep_seeds_of_others(patch: pytest.MonkeyPatch) -> None:
-    sweep = resplit.remove_old_generations
+    sweep = resplit.remove_all_but_last_two_generations
 
     def sweep_all(connector: Path) -> None:
         for path in connector.glob(".gen-*"):
             shutil.rmtree(path, ignore_errors=True)
         sweep(connector)
 
-    patch.setattr(model, "remove_old_generations", sweep_all)
+    patch.setattr(model, "remove_all_but_last_two_generations", sweep_all)
 
 
 def begin_new_partitions_at_their_end(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import create_first_checkpoint_if_absent
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations import updater as owner_module
-from coterie.spark.generations.checkpoint_take_over import is_generation_closed, take_over_in_open_generation
+from coterie.spark.generations.checkpoint_take_over import is_generation_closed_or_removed, take_over_in_open_generation
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan_of_next_generation
 from coterie.spark.generations.resplit import (
@@ -62,7 +62,7 @@ def test_inferred_columns_are_kept_by_later_generations(tmp_path: Path) -> None:
 def test_a_change_that_keeps_the_checkpoints_creates_no_generation(tmp_path: Path, changed: GenerationRequest) -> None:
     first = owner(tmp_path).update(request_of(PARTS, known=False))
     assert owner(tmp_path).update(changed) == first
-    assert not is_generation_closed(tmp_path / "gen-1")
+    assert not is_generation_closed_or_removed(tmp_path / "gen-1")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_folder_and_its_digest_belong_to_the_same_generation(tmp_path: Path, i
         split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=((folder,),))
         request = replace(
             request_of(known=known, keys_to_infer=frozenset(["schema"])),
-            split=split.with_digests_for_hash_split() if has_digest else split,
+            split=split.with_digests_if_hash_split() if has_digest else split,
             find_initial_positions=lambda *_, **__: {},
         )
         return files.update(request)
@@ -118,7 +118,7 @@ def test_an_unfinished_re_split_of_another_worker_is_finished_first(tmp_path: Pa
     close_generation_before(tmp_path, plan(generation, theirs))
     with pytest.raises(SupersededError, match="has created checkpoint generation 2-theirs"):
         owner(tmp_path).update(request_of(PARTS))
-    assert not is_generation_closed(tmp_path / "gen-2")
+    assert not is_generation_closed_or_removed(tmp_path / "gen-2")
     assert owner(tmp_path).update(request_of(PARTS)).generation.number == 3
     close_generation_before(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
     assert owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:])).generation == GenerationId(number=4, id="theirs")
@@ -138,10 +138,10 @@ def test_an_owner_that_was_frozen_closes_no_generation_that_was_created_meanwhil
         assert owner(tmp_path).update(newer).generation.number == 3
         return frozenset()
 
-    monkeypatch.setattr(owner_module, "tasks_without_recorded_stop", overtaken)
+    monkeypatch.setattr(owner_module, "started_tasks_without_recorded_stop", overtaken)
     with pytest.raises(SupersededError, match="Another worker has created checkpoint generation 3-"):
         owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:]))
-    assert not is_generation_closed(tmp_path / "gen-3")
+    assert not is_generation_closed_or_removed(tmp_path / "gen-3")
 
 
 def test_two_workers_that_create_the_first_generation_agree_on_one(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_two_workers_that_create_the_first_generation_agree_on_one(tmp_path: Pat
 
     with pytest.raises(SupersededError, match="Another worker has created checkpoint generation 1-"):
         owner(tmp_path).update(replace(request_of(PARTS, known=False), find_initial_positions=initial_positions))
-    assert not is_generation_closed(tmp_path / "gen-1")
+    assert not is_generation_closed_or_removed(tmp_path / "gen-1")
 
 
 def test_a_worker_whose_fence_is_closed_closes_no_generation(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_worker_whose_fence_is_closed_closes_no_generation(tmp_path: Path) -> 
     fence.close_and_wait()
     with pytest.raises(FencedError):
         GenerationUpdater(finisher(tmp_path, fence), tasks_stop_timeout_ms=0).update(request_of(PARTS[:1], PARTS[1:]))
-    assert not is_generation_closed(tmp_path / "gen-1")
+    assert not is_generation_closed_or_removed(tmp_path / "gen-1")
 
 
 def test_while_a_task_is_failed_new_parts_or_another_number_of_tasks_close_no_generation(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_while_a_task_is_failed_new_parts_or_another_number_of_tasks_close_no_ge
     first = owner(tmp_path).update(request_of(PARTS[:2], known=False))
     assert owner(tmp_path).update(held(PARTS)) == first
     assert owner(tmp_path).update(held(PARTS[:1], PARTS[1:2])) == first
-    assert not is_generation_closed(tmp_path / "gen-1")
+    assert not is_generation_closed_or_removed(tmp_path / "gen-1")
     # A changed sink or a removed part may be the cause of the failure.
     assert owner(tmp_path).update(held(PARTS[:2], sink__path="/mended")).generation.number == 2
     assert owner(tmp_path).update(held(PARTS[1:2], sink__path="/mended")).generation.number == 3
@@ -222,7 +222,7 @@ def test_a_re_split_waits_for_tasks_to_stop_up_to_the_grace_period(tmp_path: Pat
     held = take_over_in_open_generation(tmp_path / "gen-1", first.generation, 0)
 
     def stop_when_closed() -> None:
-        while not is_generation_closed(tmp_path / "gen-1"):
+        while not is_generation_closed_or_removed(tmp_path / "gen-1"):
             threading.Event().wait(0.01)
         assert held.path.is_dir(), "the checkpoint was taken before it was released"
         record_task_stopped(tmp_path / "gen-1", 0)
@@ -300,15 +300,15 @@ def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = owner(tmp_path).update(request_of(PARTS, known=False))
-    assert owner(tmp_path).finish_resplit_if_abandoned() == first
+    assert owner(tmp_path).finish_abandoned_resplit_and_read_newest() == first
     split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
     close_generation_before(tmp_path, plan(GenerationId(number=2, id="b"), split))
     assert read_newest_plan_or_manifest(tmp_path) == read_plan_of_next_generation(tmp_path / "gen-1")
     with monkeypatch.context() as patch:
         signs = iter(range(100))
         patch.setattr(owner_module, "resplit_liveness_mtime_ns", lambda generation: next(signs))
-        assert owner(tmp_path).finish_resplit_if_abandoned() is None
-    made = owner(tmp_path).finish_resplit_if_abandoned()
+        assert owner(tmp_path).finish_abandoned_resplit_and_read_newest() is None
+    made = owner(tmp_path).finish_abandoned_resplit_and_read_newest()
     assert made is not None
     assert made.generation == GenerationId(number=2, id="b")
 

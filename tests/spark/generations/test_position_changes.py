@@ -72,7 +72,7 @@ def test_a_change_keeps_the_split_and_the_other_positions(tmp_path: Path) -> Non
     change(tmp_path, {PARTS[1]: 8})
     second = newest(tmp_path)
     assert second.generation.number == 2
-    assert (second.split, second.config, second.reset_partitions) == (first.split, first.config, ())
+    assert (second.split, second.config, second.reset_partitions_without_position) == (first.split, first.config, ())
     assert reached(tmp_path) == {**BEGIN, PARTS[1]: 8}
     # The next start keeps this generation.
     assert owner(tmp_path).update(request_of(PARTS[:2], PARTS[2:])) == second
@@ -82,14 +82,14 @@ def test_a_removed_position_is_the_one_of_a_new_connector_at_the_next_split(tmp_
     owner(tmp_path).update(request_of(PARTS[:2], known=False))
     change(tmp_path, {PARTS[0]: 7, PARTS[1]: None})
     assert reached(tmp_path) == {PARTS[0]: 7}
-    assert newest(tmp_path).reset_partitions == (PARTS[1],)
-    assert owner(tmp_path).finish_resplit_if_abandoned() is None
+    assert newest(tmp_path).reset_partitions_without_position == (PARTS[1],)
+    assert owner(tmp_path).finish_abandoned_resplit_and_read_newest() is None
     # A part that is new in the same split is one that was found later.
     requested: dict[bool, list[str]] = {True: [], False: []}
     manifest = owner(tmp_path).update(replace(request_of(PARTS), find_initial_positions=recorded_in(requested)))
     assert requested == {True: [PARTS[1]], False: [PARTS[2]]}
     assert manifest.positions == {PARTS[0]: 7, PARTS[1]: 4, PARTS[2]: 4}
-    assert manifest.reset_partitions == ()
+    assert manifest.reset_partitions_without_position == ()
     assert owner(tmp_path).update(request_of(PARTS)) == manifest
 
 
@@ -99,7 +99,7 @@ def test_all_positions_are_removed_and_removing_them_again_changes_nothing(tmp_p
     for _ in range(2):
         change(tmp_path, {}, removes_others=True)
         assert reached(tmp_path) == {}
-        assert newest(tmp_path).reset_partitions == PARTS[:2]
+        assert newest(tmp_path).reset_partitions_without_position == PARTS[:2]
     assert owner(tmp_path).update(request_of(PARTS)).positions == BEGIN
 
 
@@ -147,7 +147,7 @@ def test_the_last_of_two_changes_of_a_position_applies(tmp_path: Path) -> None:
     change(tmp_path, {PARTS[0]: None, PARTS[1]: None})
     change(tmp_path, {PARTS[0]: 5})
     assert reached(tmp_path) == {PARTS[0]: 5, PARTS[2]: 3}
-    assert newest(tmp_path).reset_partitions == (PARTS[1],)
+    assert newest(tmp_path).reset_partitions_without_position == (PARTS[1],)
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import FIRST_CHECKPOINT_NAME, HeldCheckpoint, is_checkpoint_taken_over
+from coterie.spark.checkpoint import FIRST_CHECKPOINT_NAME, HeldCheckpoint, is_checkpoint_taken_over_or_absent
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations import checkpoint_take_over, resplit
 from coterie.spark.generations.checkpoint_take_over import (
@@ -27,10 +27,10 @@ from coterie.spark.generations.resplit import (
     SupersededError,
     close_generation_before,
     record_task_stopped,
-    remove_old_generations,
+    remove_all_but_last_two_generations,
     resplit_liveness_mtime_ns,
-    tasks_without_recorded_stop,
-    write_legacy_layout_manifest,
+    started_tasks_without_recorded_stop,
+    write_legacy_layout_manifest_if_absent,
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositionStore
@@ -97,7 +97,9 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     assert first_generation.positions == dict.fromkeys(PARTS[:3], 7)
 
     # Tasks start in the first generation, and read.
-    assert tasks_without_recorded_stop(gen_1, first_generation) == frozenset(), "no task runs, so none has to stop"
+    assert started_tasks_without_recorded_stop(gen_1, first_generation) == frozenset(), (
+        "no task runs, so none has to stop"
+    )
     tasks = [take_over_in_open_generation(gen_1, first_generation.generation, task) for task in range(2)]
     assert (tasks[0].path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"flights": {"0": 7, "1": 7}}'
     read_to(tasks[0], '{"flights":{"0":10,"1":20}}')
@@ -111,17 +113,17 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
         take_over_in_open_generation(gen_1, first_generation.generation, 0)
 
     # b. Each runtime records that it has stopped its task.
-    assert tasks_without_recorded_stop(gen_1, first_generation) == {0, 1}
+    assert started_tasks_without_recorded_stop(gen_1, first_generation) == {0, 1}
     record_task_stopped(gen_1, 0)
     (gen_1 / STOPPED_FOLDER / ".nfs0001").touch()
-    assert tasks_without_recorded_stop(gen_1, first_generation) == {1}
+    assert started_tasks_without_recorded_stop(gen_1, first_generation) == {1}
 
     # c. The finisher takes the checkpoints of all tasks, stopped or not.
     assert resplit_liveness_mtime_ns(gen_1) is None
     held = one.take_over_checkpoints(1)
     assert resplit_liveness_mtime_ns(gen_1) is not None
     assert names(gen_1 / "closing") == ["0/", "1/", "alive"]
-    assert all(is_checkpoint_taken_over(task.path) and task.path.is_file() for task in tasks)
+    assert all(is_checkpoint_taken_over_or_absent(task.path) and task.path.is_file() for task in tasks)
     assert [one.lineage_id for one in held] == [task.lineage_id for task in tasks]
 
     # d. and e. No batch is in flight. The positions are distributed again; task 1 never read, and partition 3 is new.
@@ -141,7 +143,7 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     assert take_over_in_open_generation(gen_2, made.generation, 1).lineage_id not in {task.lineage_id for task in tasks}
 
     # g. The last two generations stay. The partition that was absent continues at its former position.
-    remove_old_generations(connector)
+    remove_all_but_last_two_generations(connector)
     assert names(connector) == ["gen-1/", "gen-2/"]
     close_generation_before(connector, plan(3, [PARTS]))
     assert one.create_next_generation(2).positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[2]: 7, PARTS[3]: 0}
@@ -152,9 +154,9 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
         retired.append((manifest, dict(lineages)))
         return len(retired) > 1
 
-    remove_old_generations(connector, retire)
+    remove_all_but_last_two_generations(connector, retire)
     assert names(connector) == ["gen-1/", "gen-2/", "gen-3/"]
-    remove_old_generations(connector, retire)
+    remove_all_but_last_two_generations(connector, retire)
     assert names(connector) == ["gen-1", "gen-2/", "gen-3/"]
     assert retired == [(first_generation, {task: one.lineage_id for task, one in enumerate(tasks)})] * 2
     with pytest.raises(GenerationClosedError):
@@ -175,7 +177,7 @@ def test_a_finisher_that_was_frozen_during_a_generation_changes_nothing(tmp_path
 
     close_generation_before(connector, plan(3, [PARTS], "c"))
     made = quick.create_next_generation(2)
-    remove_old_generations(connector)
+    remove_all_but_last_two_generations(connector)
     assert frozen.create_next_generation(1) == made
     assert names(connector) == ["gen-1", "gen-2/", "gen-3/"]
 
@@ -207,7 +209,7 @@ def test_no_generation_is_put_in_place_behind_a_closed_fence(tmp_path: Path) -> 
         finisher(tmp_path, fence).create_next_generation(1)
     assert newest_generation_number(tmp_path) == 1
     assert finisher(tmp_path).create_next_generation(1).generation.number == 2
-    remove_old_generations(tmp_path)
+    remove_all_but_last_two_generations(tmp_path)
     assert names(tmp_path) == ["gen-1/", "gen-2/"]
 
 
@@ -235,7 +237,7 @@ def test_a_start_that_takes_a_checkpoint_over_before_it_is_moved_loses_it_again(
 
     monkeypatch.setattr(os, "rename", rename_after_a_start)
     held = take_over_in_closed_generation(gen_1, 0)
-    assert is_checkpoint_taken_over(starts[0].path)
+    assert is_checkpoint_taken_over_or_absent(starts[0].path)
     assert held.path.parent == gen_1 / "closing" / "0"
     assert held.lineage_id == starts[0].lineage_id
 
@@ -310,7 +312,7 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
         fence=Fence(),
     )
     assert newest_generation_number(tmp_path) == 0
-    write_legacy_layout_manifest(tmp_path, flat)
+    write_legacy_layout_manifest_if_absent(tmp_path, flat)
     split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),))
     for number in (1, 2):
         close_generation_before(
@@ -324,7 +326,7 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
             ),
         )
         one.create_next_generation(number - 1)
-        remove_old_generations(tmp_path)
+        remove_all_but_last_two_generations(tmp_path)
     assert names(tmp_path) == ["0", "1", "closed", "closing", "gen-1/", "gen-2/", "manifest.json"]
     assert one.create_next_generation(0).generation.number == 2
     assert generation_folder(tmp_path, 0) == tmp_path

@@ -51,22 +51,22 @@ def test_every_file_belongs_to_exactly_one_task(function: SplitFunction) -> None
 
 def test_a_folder_and_its_digest_are_the_same_source_partition() -> None:
     split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in/secret",),) * 2)
-    stored = split.with_digests_for_hash_split()
+    stored = split.with_digests_if_hash_split()
     assert "secret" not in str(stored)
-    assert stored.with_digests_for_hash_split() == stored
-    assert stored != replace(split, partitions_by_task=(("/in/other",),) * 2).with_digests_for_hash_split()
+    assert stored.with_digests_if_hash_split() == stored
+    assert stored != replace(split, partitions_by_task=(("/in/other",),) * 2).with_digests_if_hash_split()
     for one, other in ((split, stored), (stored, split), (stored, stored)):
-        assert one.is_within_partitions(other.source_partitions)
+        assert one.has_only_partitions_in(other.source_partitions)
         assert one.common_partitions(["/in/other", *other.source_partitions])
-    assert not stored.is_within_partitions(["/in/other"])
+    assert not stored.has_only_partitions_in(["/in/other"])
     assert not stored.common_partitions(["/in/other"])
 
 
 def test_the_names_of_partitions_that_a_task_reads_are_kept() -> None:
     split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(("a",), ("b",)))
-    assert split.with_digests_for_hash_split() == split
-    assert split.is_within_partitions("abc")
-    assert not split.is_within_partitions("a")
+    assert split.with_digests_if_hash_split() == split
+    assert split.has_only_partitions_in("abc")
+    assert not split.has_only_partitions_in("a")
     assert split.common_partitions("bc") == {"b"}
 
 

@@ -17,7 +17,7 @@ def main() -> None:
     bad, volume = path / "bad", path / "volume"
     folder = folder_at(path / "out", bad=bad)
     copy = folder.new_batch_copy(LINEAGE, 0)
-    copy.create_staging_folder()
+    copy.check_sink_and_create_staging_folder()
     for files, row in ((copy.good_files, "a"), (copy.bad_files, "b")):
         files.folder.mkdir(exist_ok=True)
         (files.folder / files.file_name(0, ".json")).write_text(row)

@@ -114,12 +114,12 @@ class Owners:
         copy = self.folder.new_batch_copy(LINEAGE, batch)
         try:
             if not copy.is_batch_committed:
-                copy.create_staging_folder()
+                copy.check_sink_and_create_staging_folder()
                 at("begun")
                 try:
                     write(copy, rows_of_batch(batch), self._rng)
                 except OSError:
-                    assert not copy.is_intact
+                    assert not copy.is_still_staged
                     raise FencedError from None
                 at("staged")
             copy.commit()

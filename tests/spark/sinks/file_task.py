@@ -112,7 +112,7 @@ def main(folder: Path, format_: str, point: str) -> None:
         KillPoints(point, last + 2).install()
         (folder / "victim").write_text(str(last + 2))
     query = TaskQuery(session.spark, TASK, Pipeline.of(config_of(folder, format_), {}), held, Fence())
-    query.run_available_input(timeout_s=60)
+    query.run_available_input_until_end(timeout_s=60)
     session.close()
 
 

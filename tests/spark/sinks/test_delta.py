@@ -168,7 +168,7 @@ async def test_without_deltas_jars_rows_are_appended_and_writes_that_need_spark_
         version="1.0",
         size_bytes=0,
         sha256="",
-        identifying_class_name="org.example.Absent",
+        class_name_to_check="org.example.Absent",
     )
     lacking = JarPackage(name="delta", needed_for="", jars=(absent,), spark_settings={})
     monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {"delta": lacking})

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 
 def staged(folder: SinkFolder, text: str, batch_id: int = 0, bad: str = "") -> BatchCopy:
     copy = folder.new_batch_copy(LINEAGE, batch_id)
-    copy.create_staging_folder()
+    copy.check_sink_and_create_staging_folder()
     if bad:
         copy.bad_files.folder.mkdir()
         (copy.bad_files.folder / copy.bad_files.file_name(0, ".json")).write_text(bad)
@@ -59,7 +59,7 @@ def test_the_first_copy_of_a_batch_counts_and_names_its_files_by_task_lineage_ba
 def test_a_batch_without_rows_writes_a_mark_and_no_file(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
     copy = folder.new_batch_copy(LINEAGE, 0)
-    copy.create_staging_folder()
+    copy.check_sink_and_create_staging_folder()
     copy.commit()
     assert os.listdir(tmp_path / "out") == []
     assert os.listdir(folder.committed_batches_folder(LINEAGE) / "0") == ["mark"]
@@ -356,7 +356,7 @@ def test_the_last_batch_of_a_checkpoint_without_generations_is_visible_once(tmp_
     assert visible(tmp_path / "out") == {"six": 1, "seven": 1}
     assert sorted(os.listdir(batches)) == ["6", "7"]
     empty = folder.new_batch_copy(LINEAGE, 8)
-    empty.create_staging_folder()
+    empty.check_sink_and_create_staging_folder()
     empty.commit()
     assert sorted(os.listdir(batches)) == ["6", "7"]
     assert os.listdir(folder.work_folder / "committed") == []

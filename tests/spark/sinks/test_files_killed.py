@@ -11,7 +11,7 @@ import pytest
 from coterie.spark.checkpoint import (
     FIRST_CHECKPOINT_NAME,
     find_batch_id_in_flight,
-    is_checkpoint_taken_over,
+    is_checkpoint_taken_over_or_absent,
     last_batch_id_in_log,
 )
 from tests.sink_files import batch_of, counted, visible_files
@@ -45,7 +45,9 @@ def run(folder: Path, format_: str, point: str) -> int:
 def shown_by_disk(folder: Path) -> str:
     """The point that the killed process had reached in its batch, from the files."""
     batch = int((folder / "victim").read_text())
-    (checkpoint,) = (path for path in (folder / "checkpoints" / "0").iterdir() if not is_checkpoint_taken_over(path))
+    (checkpoint,) = (
+        path for path in (folder / "checkpoints" / "0").iterdir() if not is_checkpoint_taken_over_or_absent(path)
+    )
     assert checkpoint.name != FIRST_CHECKPOINT_NAME
     if last_batch_id_in_log(checkpoint / "commits") == batch:
         return "committed"

@@ -24,7 +24,7 @@ from coterie.spark.seams import Batch
 from coterie.spark.sinks import kafka
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
-from coterie.spark.sinks.kafka_writer import find_ledger_partition
+from coterie.spark.sinks.kafka_writer import check_ledger_and_find_partition
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.kafka_client import kafka_admin
 from tests.broker.secured import PASSWORD, USER, secured_broker
@@ -321,7 +321,7 @@ async def test_a_task_waits_for_an_unreachable_cluster_and_not_for_one_that_refu
 ) -> None:
     """With errors.retry.timeout=-1 a refused request would be repeated forever without an error."""
     with kafka_admin({"bootstrap.servers": servers}) as admin, pytest.raises(WorldError) as refused:
-        admin.create_topic("thrice", 1, 3, {})
+        admin.create_topic_if_absent("thrice", 1, 3, {})
     assert not isinstance(refused.value, UnreachableError)
     assert "rejected the request: " in str(refused.value)
     assert "InvalidReplicationFactorException" in str(refused.value)
@@ -463,12 +463,12 @@ async def test_a_ledger_that_a_start_uses_is_valid_in_the_config_too(
     with kafka_admin(target.producer_properties) as admin:
         if is_valid:
             assert errors == {}
-            find_ledger_partition(admin, target, "task")
+            check_ledger_and_find_partition(admin, target, "task")
             return
         (error,) = errors["ledger.topic"]
         assert f"has cleanup.policy={policy} and must have compact" in error
         with pytest.raises(WorldError, match=f"has cleanup.policy={policy} and must have compact"):
-            find_ledger_partition(admin, target, "task")
+            check_ledger_and_find_partition(admin, target, "task")
 
 
 async def test_rows_that_cannot_become_records_fail_the_task_with_the_column(

@@ -377,7 +377,7 @@ def open_transaction(scene: Scene, key: bytes) -> Iterator[None]:
 def ledger_partition(scene: Scene) -> int:
     target = target_of(scene.keys)
     with kafka_admin(target.producer_properties, scene.java) as admin:
-        return kafka_writer.find_ledger_partition(admin, target, json.dumps(["my/é", 2])).partition
+        return kafka_writer.check_ledger_and_find_partition(admin, target, json.dumps(["my/é", 2])).partition
 
 
 @ON_BOTH

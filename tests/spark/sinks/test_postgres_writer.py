@@ -410,7 +410,7 @@ def test_a_server_that_has_become_a_standby_or_has_no_free_connection_is_waited_
             "SET default_transaction_read_only = off", "ALTER DATABASE postgres RESET default_transaction_read_only"
         )
     for error in (psycopg.errors.TooManyConnections, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-        assert isinstance(writer._make_task_error(error("no"), "a commit"), UnreachableError)
+        assert isinstance(writer._flag_changed_tables_and_make_error(error("no"), "a commit"), UnreachableError)
 
 
 def test_a_ledger_row_that_was_removed_stops_the_task(

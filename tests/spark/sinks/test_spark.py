@@ -73,7 +73,7 @@ async def test_the_file_sink_gives_the_required_guarantee(rig: Rig, tmp_path: Pa
 async def test_a_format_whose_jars_the_worker_lacks_is_refused_with_coordinates_and_command(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], package: str
 ) -> None:
-    absent = replace(jar_of("absent", b""), identifying_class_name="org.example.Absent")
+    absent = replace(jar_of("absent", b""), class_name_to_check="org.example.Absent")
     lacking = JarPackage(name=package, needed_for="", jars=(absent,), spark_settings={})
     monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {package: lacking})
     errors = await rig.config_errors(config_of(rig, tmp_path, **changes), ())

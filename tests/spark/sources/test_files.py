@@ -337,9 +337,11 @@ async def test_the_size_of_spark_partitions_is_estimated_only_for_a_sink_whose_d
 
 
 def test_a_batch_is_bounded_by_files_or_by_bytes() -> None:
-    assert source("json").batch_limit_option == {"maxFilesPerTrigger": "1000"}
-    assert source("json", max__files__per__trigger="7").batch_limit_option == {"maxFilesPerTrigger": "7"}
-    assert source("json", max__bytes__per__trigger="70000").batch_limit_option == {"maxBytesPerTrigger": "70000"}
+    assert source("json").batch_limit_option_by_name == {"maxFilesPerTrigger": "1000"}
+    assert source("json", max__files__per__trigger="7").batch_limit_option_by_name == {"maxFilesPerTrigger": "7"}
+    assert source("json", max__bytes__per__trigger="70000").batch_limit_option_by_name == {
+        "maxBytesPerTrigger": "70000"
+    }
 
 
 def test_a_warning_about_a_folder_of_many_files_is_logged_once_and_when_the_number_has_doubled(
@@ -350,7 +352,7 @@ def test_a_warning_about_a_folder_of_many_files_is_logged_once_and_when_the_numb
     monkeypatch.setattr("os.listdir", lambda _: range(next(counts)))
     with caplog.at_level(logging.WARNING, "coterie"):
         for _ in range(5):
-            size.warn_if_large(str(tmp_path))
+            size.warn_if_many_files(str(tmp_path))
     assert [record.getMessage().partition(" or more")[0] for record in caplog.records] == [
         f"The folder source.path={tmp_path} contains {count} files. Each task lists all of them whenever it checks for "
         f"new files, which takes {cpu_s} s of CPU time"

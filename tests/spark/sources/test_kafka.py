@@ -24,7 +24,7 @@ from coterie.spark.seams import Batch, StagedBatch, TaskInput
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.kafka import KafkaSource
 from coterie.spark.sources.kafka_batch import spark_consumer_options
-from coterie.spark.sources.kafka_client import is_retriable
+from coterie.spark.sources.kafka_client import may_kafka_retry_succeed
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.certificates import Authority
@@ -595,7 +595,7 @@ async def test_only_exceptions_that_another_attempt_may_not_meet_again_are_retri
     errors = java.org.apache.kafka.common.errors
 
     def is_retriable_inside(cause: Any) -> bool:
-        return is_retriable(java.java.lang.RuntimeException("outer", cause))
+        return may_kafka_retry_succeed(java.java.lang.RuntimeException("outer", cause))
 
     timeout = java.java.util.concurrent.TimeoutException
     assert is_retriable_inside(errors.TimeoutException("no answer"))

@@ -89,12 +89,14 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
     return ComputedTarget(
         members={member: TargetOfMember(jobs=jobs[member]) for member in sorted(members)},
         deferred=deferred,
-        unplaceable=_group_unplaceable_jobs(placement.unplaceable_jobs, members, placement_eligibility, owned),
-        next_in_ms=_next_target_in_ms(placement, policy),
+        unplaceable=_group_unplaceable_jobs_by_reason(
+            placement.unplaceable_jobs, members, placement_eligibility, owned
+        ),
+        next_in_ms=_next_target_in_ms_except_deferrals(placement, policy),
     )
 
 
-def _next_target_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
+def _next_target_in_ms_except_deferrals(placement: Placement, policy: RebalancePolicy) -> int | None:
     """The time, in ms, until the next target has to be computed although no event requests it: because the limit of
     moves has postponed some, or because jobs wait for static members that have left for a short time. The smaller time
     if both apply; None if neither does. The delays of deferred jobs are not included."""
@@ -106,7 +108,7 @@ def _next_target_in_ms(placement: Placement, policy: RebalancePolicy) -> int | N
     return min(due, default=None)
 
 
-def _group_unplaceable_jobs(
+def _group_unplaceable_jobs_by_reason(
     jobs: Jobs, members: Mapping[MemberId, MemberSpec], placement_eligibility: PlacementEligibility, owned: Ownership
 ) -> tuple[UnplaceableJobs, ...]:
     """The unplaceable ``jobs``, grouped by the reason, which is a text for operators."""
@@ -128,10 +130,10 @@ def _group_unplaceable_jobs(
     others = jobs - waiting
     claimed = union_of_jobs(spec.claims or NO_JOBS for spec in members.values() if spec.is_draining) & others
     for job in claimed:
-        found[placement_eligibility.eligibility_with_briefly_left.unassigned_reason(job, members)].append(job)
+        found[placement_eligibility.eligibility_with_briefly_left.unassignable_reason(job, members)].append(job)
     unclaimed = others - claimed
     if unclaimed:  # all of these have the same reason
         found[
-            placement_eligibility.eligibility_with_briefly_left.unassigned_reason(next(iter(unclaimed)), members)
+            placement_eligibility.eligibility_with_briefly_left.unassignable_reason(next(iter(unclaimed)), members)
         ] += unclaimed
     return tuple(UnplaceableJobs(jobs=Jobs.of(there), reason=reason) for reason, there in sorted(found.items()))

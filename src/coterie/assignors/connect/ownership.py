@@ -14,7 +14,7 @@ Each configured job is in one of these situations:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coterie.assignors.assignor_state import AssignorState, resolve_duplicate_owners, union_of_jobs
+from coterie.assignors.assignor_state import AssignorState, choose_kept_jobs_and_duplicates, union_of_jobs
 from coterie.assignors.members import MemberSpec
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
@@ -58,7 +58,7 @@ def compute_ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, 
     running: Mapping[MemberId, Jobs] = {one.member_id: one.current & configured for one in members}
     taken = union_of_jobs(running.values())
     if sum(map(len, running.values())) > len(taken):
-        running, _ = resolve_duplicate_owners(running, AssignorState(), is_eligible)
+        running, _ = choose_kept_jobs_and_duplicates(running, AssignorState(), is_eligible)
     pending = {one.member_id: one.pending & configured for one in members}
     started = union_of_jobs([taken, *pending.values()])
     standing = _with_first_owner_only({one.member_id: one.target & configured for one in members})
@@ -71,7 +71,7 @@ def compute_ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, 
     targeted = union_of_jobs([started, *standing.values()])
     given_back = NO_JOBS
     for one in snapshot.members:
-        again = (_jobs_deferred_for(one, snapshot) & configured) - targeted - given_back
+        again = (_jobs_deferred_for_return_of(one, snapshot) & configured) - targeted - given_back
         if again:
             owned[one.member_id] |= again
             given_back |= again
@@ -107,7 +107,7 @@ def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[M
     return found
 
 
-def _jobs_deferred_for(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
+def _jobs_deferred_for_return_of(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
     """The jobs that are deferred for ``member`` as a departed member that has returned. The snapshot contains them in
     ``former``, or with a departed member that is the same worker: while jobs may still run on a departed member, the
     coordinator does not match it with a new member by URL or instance id."""

@@ -79,11 +79,11 @@ class PlacementEligibility:
             jobs_claimed_only_by_briefly_left=eligibility_of_all.static_jobs - union_of_jobs(claims.values()),
         )
 
-    def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
+    def owned_jobs_to_release(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
         have left for a short time could receive stays with its owner. There is one exception: an owner with claims
         releases each job that it does not claim, also if no present member can run the job then."""
-        ineligible = self.eligibility_with_briefly_left.ineligible_jobs(owned)
+        ineligible = self.eligibility_with_briefly_left.owned_jobs_to_release(owned)
         if self.eligibility_without_briefly_left is self.eligibility_with_briefly_left:
             return ineligible
         found = {
@@ -124,7 +124,7 @@ def compute_placement(
     balance. ``order`` contains the wildcard workers that are not away; among equals, an earlier one is preferred.
     """
     draining = placement_eligibility.eligibility_with_briefly_left.draining_workers
-    ineligible = placement_eligibility.ineligible_jobs(ownership.owned_jobs_by_member)
+    ineligible = placement_eligibility.owned_jobs_to_release(ownership.owned_jobs_by_member)
     drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
     stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned_jobs_by_member.items()}
     static = placement_eligibility.eligibility_with_briefly_left.static_jobs
@@ -140,7 +140,7 @@ def compute_placement(
         ownership.owned_jobs_by_member[member] for member in ownership.briefly_left_members
     )
     to_balance = {} if is_held_back else surplus
-    drains_now, balance_now = _limit_moves(drains, to_balance, ownership, policy)
+    drains_now, balance_now = _limit_new_moves(drains, to_balance, ownership, policy)
     postponed = {member: jobs - drains_now.get(member, NO_JOBS) for member, jobs in drains.items()}
     stay_there = union_of_jobs(postponed.values())
     if order and (balance_now or stay_there):
@@ -164,7 +164,7 @@ def compute_placement(
         parts.append(placement_eligibility.eligibility_without_briefly_left.assign_static_jobs(claimed, load))
         load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
     back = placement_eligibility.eligibility_without_briefly_left.assign_back_to_draining(
-        unplaceable & _jobs_of_draining_members(ownership, draining), members, load
+        unplaceable & _targeted_or_unreleased_jobs(ownership, draining), members, load
     )
     parts += [postponed, back]
     placed = {
@@ -191,29 +191,29 @@ def swap_toward_present_targets(
     former_jobs = {member: jobs for member in given if (jobs := present_targets[member] & every)}
     if not former_jobs:
         return given
-    room = {member: Counter(map(_exchangeable_jobs_key, jobs)) for member, jobs in given.items()}
+    room = {member: Counter(map(_connector_of_task_or_none, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
     for member, jobs in sorted(former_jobs.items()):
         for job in jobs:
-            if room[member][_exchangeable_jobs_key(job)]:
-                room[member][_exchangeable_jobs_key(job)] -= 1
+            if room[member][_connector_of_task_or_none(job)]:
+                room[member][_connector_of_task_or_none(job)] -= 1
                 found[member].append(job)
     left: defaultdict[ConnectorName | None, list[Job]] = defaultdict(list)
     for job in every - Jobs.of(job for jobs in found.values() for job in jobs):
-        left[_exchangeable_jobs_key(job)].append(job)
+        left[_connector_of_task_or_none(job)].append(job)
     for member in given:
         for kind, count in room[member].items():
             found[member] += [left[kind].pop() for _ in range(count)]
     return {member: Jobs.of(jobs) for member, jobs in found.items()}
 
 
-def _exchangeable_jobs_key(job: Job) -> ConnectorName | None:
+def _connector_of_task_or_none(job: Job) -> ConnectorName | None:
     """What two jobs must have in common to be exchanged: the connector of a task; None for connectors, which are all of
     one kind."""
     return job.connector if isinstance(job, ConnectorTaskId) else None
 
 
-def _limit_moves(
+def _limit_new_moves(
     drains: Revocations, balance: Revocations, ownership: Ownership, policy: RebalancePolicy
 ) -> tuple[Revocations, Revocations]:
     """The revocations of ``drains`` and of ``balance`` that ``rebalance.max.moves.per.round`` allows now.
@@ -236,7 +236,7 @@ def _limit_moves(
     return drains_now, balance_now
 
 
-def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
+def _targeted_or_unreleased_jobs(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
     """The jobs that draining members had or have: those that were revoked and not given back, and those of the present
     targets."""
     return union_of_jobs(
@@ -254,7 +254,7 @@ def _depends_on_briefly_left_members(
     """Whether a static member that has left for a short time could run a job that is unplaceable or must move, or would
     gain or release a job for balance."""
     eligibility_of_all = placement_eligibility.eligibility_with_briefly_left
-    if eligibility_of_all.assignable_jobs(unplaceable) or eligibility_of_all.ineligible_jobs(placed):
+    if eligibility_of_all.assignable_jobs(unplaceable) or eligibility_of_all.owned_jobs_to_release(placed):
         return True
     _, surplus = jobs_to_receive_and_release(
         placed,

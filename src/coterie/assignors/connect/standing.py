@@ -42,7 +42,7 @@ def is_present_target_as_good(
         for jobs in (standing, placed)
     )
     return (
-        was.loads == would_be.loads
+        was.sorted_wildcard_worker_loads == would_be.sorted_wildcard_worker_loads
         and was.move_count <= would_be.move_count
         and was.static_load_square_sum <= would_be.static_load_square_sum
         and was.connector_spread_square_sum <= would_be.connector_spread_square_sum
@@ -55,7 +55,7 @@ class _PlacementQuality:
 
     move_count: int
     """The number of jobs that their owners must release."""
-    loads: Sequence[Sequence[int]]
+    sorted_wildcard_worker_loads: Sequence[Sequence[int]]
     """The numbers of connectors, of tasks and of both on the wildcard workers: three sorted sequences."""
     static_load_square_sum: int
     """The sum of the squares of the numbers of jobs on the static workers; it is lowest when these numbers are even."""
@@ -75,7 +75,7 @@ class _PlacementQuality:
         cells = (Counter(task.connector for task in one.tasks) for one in jobs)
         return cls(
             move_count=sum(len(jobs - placed[member]) for member, jobs in owned.items()),
-            loads=(
+            sorted_wildcard_worker_loads=(
                 sorted(len(one.connectors) for one in jobs),
                 sorted(len(one.tasks) for one in jobs),
                 sorted(map(len, jobs)),

@@ -62,7 +62,7 @@ def _target_shape_error(result: object) -> str | None:
 
 
 def _is_mapping_by_id(value: object) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_text, value))
+    return isinstance(value, Mapping) and all(map(_is_encodable_text, value))
 
 
 def _is_target_of_member(value: object) -> bool:
@@ -87,15 +87,17 @@ def _are_jobs(value: object) -> bool:
         isinstance(value, Jobs)
         and isinstance(value.connectors, frozenset)
         and isinstance(value.tasks, frozenset)
-        and all(map(_is_text, value.connectors))
+        and all(map(_is_encodable_text, value.connectors))
         and all(
-            isinstance(one, ConnectorTaskId) and _is_text(one.connector) and _is_int_in_range(one.task, _TASK_NUMBERS)
+            isinstance(one, ConnectorTaskId)
+            and _is_encodable_text(one.connector)
+            and _is_int_in_range(one.task, _TASK_NUMBERS)
             for one in value.tasks
         )
     )
 
 
-def _is_text(value: object) -> bool:
+def _is_encodable_text(value: object) -> bool:
     """Whether ``value`` is a str without half of a surrogate pair, so that it can be encoded in UTF-8."""
     return isinstance(value, str) and (value.isascii() or value == without_lone_surrogates(value))
 

@@ -2,7 +2,7 @@
 commits offsets of the group in it."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, transactional_write_group_read_error
+from coterie.broker.apis.authorization import ApiAuthorization, transactional_write_or_group_read_error
 from coterie.broker.apis.transactional import OFFSETS_PARTITION, ask_transaction_coordinator
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.transaction_messages import AddPartitions, ProducerIdAndEpoch
@@ -34,5 +34,5 @@ API = KafkaApi(
     key=25,
     versions=range(5),
     handle=handle,
-    authorization=ApiAuthorization(check_request=transactional_write_group_read_error),
+    authorization=ApiAuthorization(check_request=transactional_write_or_group_read_error),
 )

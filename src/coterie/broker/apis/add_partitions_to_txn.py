@@ -33,7 +33,7 @@ _BATCHED_SINCE = 4
 _FENCED_SINCE = 2
 """The first version in which the response may have the error code PRODUCER_FENCED (KIP-588)."""
 
-_ErrorOf = Callable[[TopicPartition], ErrorCode]
+_ErrorCodeOfPartition = Callable[[TopicPartition], ErrorCode]
 """Returns the error code of one requested partition; NONE for success."""
 
 
@@ -70,7 +70,7 @@ async def _add_or_verify_partitions(
     *,
     only_verifies: bool = False,
     supports_producer_fenced: bool = True,
-) -> _ErrorOf:
+) -> _ErrorCodeOfPartition:
     """Add the partitions of ``topics`` to the transaction or, if ``only_verifies``, check that they were added. Returns
     a function from a requested partition to its error code.
 
@@ -100,7 +100,7 @@ def _missing_or_internal_partition_error(broker: BrokerContext, topic_partition:
     return ErrorCode.unknown_topic_or_partition if broker.log.partition(*topic_partition) is None else None
 
 
-def _topic_entries(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
+def _topic_entries(topics: Sequence[Any], error_of: _ErrorCodeOfPartition) -> list[Values]:
     """The response entries of the requested ``topics``; ``error_of`` returns the error code of one partition."""
     return [
         {
@@ -117,7 +117,7 @@ def _topic_entries(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _add_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _id_or_any_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code of the topic in the entry ``asked`` of a request of v0-3; None if the client may write with the
     transactional id and to all topics of the request. If only another topic of the request is refused, the code is
     OPERATION_NOT_ATTEMPTED."""
@@ -131,7 +131,7 @@ def _add_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode
     return ErrorCode.operation_not_attempted if any(write(access, other) for other in others) else None
 
 
-def _broker_only_version_authorization_error(access: AccessCheck) -> ErrorCode | None:
+def _cluster_action_error_since_v4(access: AccessCheck) -> ErrorCode | None:
     """CLUSTER_AUTHORIZATION_FAILED if a client without CLUSTER_ACTION on the cluster sends v4 or later, which Kafka
     allows to brokers only; else None."""
     return (
@@ -142,10 +142,10 @@ def _broker_only_version_authorization_error(access: AccessCheck) -> ErrorCode |
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_broker_only_version_authorization_error,
+    check_request=_cluster_action_error_since_v4,
     items=[
         topic_authorization_with_partition_errors(
-            _add_topic_authorization_error,
+            _id_or_any_topic_authorization_error,
             request_field="v3_and_below_topics",
             response_field="results_by_topic_v3_and_below",
             partition_fields=("partitions", "results_by_partition"),

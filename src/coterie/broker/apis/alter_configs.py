@@ -14,10 +14,10 @@ from coterie.wire.kio_entities import Values
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    return await alter_resources(broker, request, _only_requested_configs)
+    return await alter_resources(broker, request, _only_requested_configs_or_raise)
 
 
-def _only_requested_configs(asked: Any, _definition: ConfigDef, _own: Mapping[str, str]) -> dict[str, str]:
+def _only_requested_configs_or_raise(asked: Any, _definition: ConfigDef, _own: Mapping[str, str]) -> dict[str, str]:
     """The new configs of a topic or group: only those in the request's entry ``asked``. The configs set before are
     dropped.
 

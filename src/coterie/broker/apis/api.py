@@ -30,7 +30,7 @@ class KafkaApi:
     """Whether the response has one error code, with a message. Then a request with too many array elements is refused
     with INVALID_REQUEST; otherwise its connection is closed, as in Kafka."""
 
-    def handle_authorized(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
+    def authorize_and_handle(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
         """The values of the response to ``request``, or an awaitable for them. If the broker has access rules, only
         what they allow is handled, and the rest is refused (`authorized_response`)."""
         rules = broker.security.acls

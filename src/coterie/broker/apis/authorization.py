@@ -132,7 +132,7 @@ def make_transactional_id_write_check(field: str = "transactional_id") -> Callab
     return lambda access: access.error_code(Operation.WRITE, TRANSACTIONAL_ID, getattr(access.request.body, field))
 
 
-def transactional_write_group_read_error(access: AccessCheck) -> ErrorCode | None:
+def transactional_write_or_group_read_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not write with the request's transactional id, or not read its group; else
     None."""
     return make_transactional_id_write_check()(access) or make_group_check(Operation.READ)(access)
@@ -153,7 +153,7 @@ def make_topic_check(
         return (
             error
             if error is not None
-            else access.topic_authorization_error_code(operation, asked, _topic_name_field(asked))
+            else access.topic_authorization_error_code(operation, asked, _field_with_topic_name(asked))
         )
 
     return check
@@ -185,7 +185,7 @@ def topic_authorization_with_partition_errors(
     """
 
     def make_topic_entry_with_partition_errors(topic: Any, error: ErrorCode) -> Values:
-        field = _topic_name_field(topic)
+        field = _field_with_topic_name(topic)
         numbers = [
             one if index_fields[0] is None else getattr(one, index_fields[0])
             for one in getattr(topic, partition_fields[0])
@@ -278,13 +278,13 @@ def config_resources_authorization(operation: Operation, *, response_field: str)
     )
 
 
-def is_topic_visible(access: AccessCheck, topic: Values) -> bool:
+def is_topic_visible_or_unnamed(access: AccessCheck, topic: Values) -> bool:
     """Whether the client may describe the topic of a response entry. True for an entry without a topic name, which has
     only the topic id of the request and an error code."""
     return topic["name"] is None or access.is_allowed(Operation.DESCRIBE, TOPIC, topic["name"])
 
 
-def _topic_name_field(topic: Any) -> str:
+def _field_with_topic_name(topic: Any) -> str:
     """The name of the field with the topic's name in ``topic``, a request's entry: ``topic`` or ``name``, depending on
     the API."""
     return "topic" if hasattr(topic, "topic") else "name"

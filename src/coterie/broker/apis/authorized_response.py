@@ -18,7 +18,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
 
-async def _authorize_items(
+async def _authorize_request_and_items(
     authorization: ApiAuthorization, access: AccessCheck
 ) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
     """Check the request and its items against the access rules. Returns the request's body without the refused items;
@@ -61,7 +61,7 @@ async def authorized_response(
         connection is then closed: the client would not notice the refusal otherwise.
     """
     header = access.request.header
-    body, refused, error = await _authorize_items(authorization, access)
+    body, refused, error = await _authorize_request_and_items(authorization, access)
     if error is not None:
         return response_with_empty_values(header.api_key, header.api_version, {"error_code": error})
     values: Values | None = {}

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from coterie.broker.connect_configs import group_config_defaults
 from coterie.broker.context import NODE_ID, BrokerContext
-from coterie.broker.groups.configs import broker_config_giving_default, group_config_definition
+from coterie.broker.groups.configs import broker_config_giving_default_or_itself, group_config_definition
 from coterie.broker.topics.broker_configs import broker_config_keys_and_values
 from coterie.broker.topics.configs import BROKER_CONFIG_NAMES, TOPIC_CONFIGS, batch_size_max
 from coterie.config.definition import ConfigKey, Type
@@ -46,7 +46,9 @@ def topic_config_entries(broker: BrokerContext, configs: Mapping[str, str]) -> l
             configs.get(key.name),
             ConfigSource.TOPIC,
             BROKER_CONFIG_NAMES.get(key.name),
-            set_on_broker=batch_size if key.name == "max.message.bytes" and batch_size != key.default else None,
+            broker_value_unless_kafka_default=batch_size
+            if key.name == "max.message.bytes" and batch_size != key.default
+            else None,
         )
         for key in TOPIC_CONFIGS.keys
     ]
@@ -60,8 +62,8 @@ def group_config_entries(broker: BrokerContext, configs: Mapping[str, str]) -> l
             key,
             configs.get(key.name),
             ConfigSource.GROUP,
-            broker_config_giving_default(key.name),
-            set_on_broker=value if (value := on_broker.get(key.name)) != key.default else None,
+            broker_config_giving_default_or_itself(key.name),
+            broker_value_unless_kafka_default=value if (value := on_broker.get(key.name)) != key.default else None,
         )
         for key in group_config_definition(broker.settings).keys
     ]
@@ -72,31 +74,36 @@ def broker_config_entries(broker: BrokerContext) -> list[Values]:
     entries: list[Values] = []
     for key, value in broker_config_keys_and_values(broker.settings, NODE_ID, f"{broker.host}:{broker.port}"):
         set_here = None if value == key.default else value
-        synonym = None if key.default is None else key.name
-        entries.append({**_config_entry(key, set_here, ConfigSource.STATIC_BROKER, synonym), "read_only": True})
+        synonym_name = None if key.default is None else key.name
+        entries.append({**_config_entry(key, set_here, ConfigSource.STATIC_BROKER, synonym_name), "read_only": True})
     return entries
 
 
 def _config_entry(
-    key: ConfigKey, own: str | None, source: ConfigSource, synonym: str | None, *, set_on_broker: str | None = None
+    key: ConfigKey,
+    own_value: str | None,
+    source: ConfigSource,
+    synonym_name: str | None,
+    *,
+    broker_value_unless_kafka_default: str | None = None,
 ) -> Values:
     """The entry of the config ``key``.
 
-    ``own`` is the value that is set at ``source``, None if none is. ``synonym`` is the name of the broker config from
-    which the default is taken, None if there is none; ``set_on_broker`` is this broker config's value, None if it is
-    Kafka's default.
+    ``own_value`` is the value that is set at ``source``, None if none is. ``synonym_name`` is the name of the broker
+    config from which the default is taken, None if there is none; ``broker_value_unless_kafka_default`` is this broker
+    config's value, None if it is Kafka's default.
     """
     default = key.default or "", ConfigSource.DEFAULT
-    if set_on_broker is not None:
-        default = set_on_broker, ConfigSource.STATIC_BROKER
-    synonyms = [] if own is None else [{"name": key.name, "value": own, "source": source}]
-    if synonym is not None:
-        synonyms.append({"name": synonym, "value": default[0], "source": default[1]})
+    if broker_value_unless_kafka_default is not None:
+        default = broker_value_unless_kafka_default, ConfigSource.STATIC_BROKER
+    synonyms = [] if own_value is None else [{"name": key.name, "value": own_value, "source": source}]
+    if synonym_name is not None:
+        synonyms.append({"name": synonym_name, "value": default[0], "source": default[1]})
     return {
         "name": key.name,
-        "value": default[0] if own is None else own,
+        "value": default[0] if own_value is None else own_value,
         "read_only": False,
-        "config_source": default[1] if own is None else source,
+        "config_source": default[1] if own_value is None else source,
         "is_sensitive": key.type is Type.PASSWORD,
         "synonyms": synonyms,
         "config_type": _TYPES[key.type],

@@ -11,7 +11,7 @@ from coterie.broker.apis.authorization import (
     make_topic_check,
     topic_authorization_with_topic_errors,
 )
-from coterie.broker.apis.create_topics import check_partition_limit, replica_assignment_error
+from coterie.broker.apis.create_topics import check_topic_and_broker_partition_limits, replica_assignment_error
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.loop_yield import yielding
@@ -58,7 +58,7 @@ async def _add_partitions(broker: BrokerContext, asked: Any, name_counts: Counte
             ErrorCode.invalid_partitions,
             f"The topic {asked.name} currently has {before} partition(s); {after} would not be an increase.",
         )
-    check_partition_limit(broker, partitions=after, added_partitions=after - before)
+    check_topic_and_broker_partition_limits(broker, partitions=after, added_partitions=after - before)
     if asked.assignments is not None:
         if len(asked.assignments) != after - before:
             raise KafkaRefusal(

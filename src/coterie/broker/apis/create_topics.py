@@ -21,7 +21,7 @@ from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
 from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.store import TooManyPartitionsError
-from coterie.broker.topics.configs import topic_config_error
+from coterie.broker.topics.configs import topic_config_or_null_error
 from coterie.broker.topics.names import colliding_name, is_internal_topic, topic_name_error
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
@@ -58,7 +58,7 @@ async def _create_and_build_entry(
     if not validate_only:
         answer["topic_id"] = broker.log.topics[new_topic.name].topic_id
     return answer | {
-        "num_partitions": len(new_topic.assignments) or _requested_partition_count(broker, new_topic),
+        "num_partitions": len(new_topic.assignments) or _unchecked_partition_count_or_default(broker, new_topic),
         "replication_factor": 1,
         "configs": topic_config_entries(broker, configs),
     }
@@ -81,8 +81,8 @@ async def _create_topic(
         if new_topic.assignments
         else _check_counts_and_return_partition_count(broker, new_topic)
     )
-    check_partition_limit(broker, partitions=partitions, added_partitions=partitions)
-    if error_message := topic_config_error(configs):
+    check_topic_and_broker_partition_limits(broker, partitions=partitions, added_partitions=partitions)
+    if error_message := topic_config_or_null_error(configs):
         raise KafkaRefusal(ErrorCode.invalid_config, error_message)
     if not validate_only:
         await broker.log.create_topic(
@@ -109,7 +109,7 @@ def check_new_topic_name(broker: BrokerContext, name: str) -> None:
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def check_partition_limit(broker: BrokerContext, *, partitions: int, added_partitions: int) -> None:
+def check_topic_and_broker_partition_limits(broker: BrokerContext, *, partitions: int, added_partitions: int) -> None:
     """Check the limits of one topic's and of the broker's partitions before the write, also for validate-only requests.
     The write checks the broker's limit again, because concurrent requests may have created partitions since.
 
@@ -138,7 +138,7 @@ def replica_assignment_error(broker_ids: Sequence[int]) -> str | None:
     return None
 
 
-def _requested_partition_count(broker: BrokerContext, new_topic: Any) -> int:
+def _unchecked_partition_count_or_default(broker: BrokerContext, new_topic: Any) -> int:
     """The number of partitions that the request's entry ``new_topic`` sets, not checked; for -1 the broker's default.
     The partitions of a manual assignment are not counted."""
     # -1 means the broker's default (KIP-464).
@@ -150,7 +150,7 @@ def _check_counts_and_return_partition_count(broker: BrokerContext, new_topic: A
 
     :raises KafkaRefusal: when the number, or the replication factor, is invalid.
     """
-    partitions = _requested_partition_count(broker, new_topic)
+    partitions = _unchecked_partition_count_or_default(broker, new_topic)
     if partitions <= 0:
         raise KafkaRefusal(
             ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
@@ -192,7 +192,7 @@ def _check_assignments_and_count_partitions(new_topic: Any) -> int:
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _hide_configs(access: AccessCheck, answer: Values) -> Values:
+def _hide_configs_and_counts(access: AccessCheck, answer: Values) -> Values:
     """The response without the configs, the number of partitions and the replication factor of each new topic whose
     configs the client may not describe. Only responses since v5 have these fields (KIP-525)."""
     hidden = {
@@ -227,6 +227,6 @@ _AUTHORIZATION = ApiAuthorization(
             },
         )
     ],
-    filter_response=_hide_configs,
+    filter_response=_hide_configs_and_counts,
 )
 API = KafkaApi(key=19, versions=range(2, 8), handle=handle, authorization=_AUTHORIZATION)

@@ -26,16 +26,16 @@ async def _delete_group(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
     """Delete a connect group or a classic group, with its offsets. Returns the error code of the response."""
     connect_groups = broker.connect_groups_owning_id(group_id)
     if connect_groups is None:
-        return await _delete_classic_or_offsets(broker, group_id)
+        return await _delete_classic_group_or_connect_offsets(broker, group_id)
     response = await connect_groups.ask(group_id, lambda reply_to: connect.DeleteGroup(reply_to=reply_to))
     assert isinstance(response, connect.ErrorOnlyResponse)
     if response.error is not ConnectErrorCode.NONE:
         return ErrorCode(response.error)
-    error = await _delete_classic_or_offsets(broker, group_id)  # its offsets
+    error = await _delete_classic_group_or_connect_offsets(broker, group_id)  # its offsets
     return ErrorCode.none if error is ErrorCode.group_id_not_found else error
 
 
-async def _delete_classic_or_offsets(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
+async def _delete_classic_group_or_connect_offsets(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
     """Delete a classic group with its offsets, or the offsets of a connect group. Returns the error code of the
     response: GROUP_ID_NOT_FOUND if there is neither a classic group with this id, nor an offset."""
     response = await broker.groups.ask(group_id, lambda reply_to: DeleteGroup(reply_to=reply_to))

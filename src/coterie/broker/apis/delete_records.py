@@ -32,7 +32,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 async def _delete_and_build_entry(broker: BrokerContext, name: str, asked: Any) -> Values:
     """Delete records of one partition of the topic ``name``; return the partition's response entry."""
     partition = broker.log.partition(name, asked.partition_index)
-    error, _ = await await_error_and_message(_delete_records_before(broker, name, partition, asked.offset))
+    error, _ = await await_error_and_message(_check_and_delete_records_before(broker, name, partition, asked.offset))
     return {
         "partition_index": asked.partition_index,
         "low_watermark": partition.start_offset if partition and error is ErrorCode.none else -1,
@@ -40,7 +40,9 @@ async def _delete_and_build_entry(broker: BrokerContext, name: str, asked: Any) 
     }
 
 
-async def _delete_records_before(broker: BrokerContext, name: str, partition: Partition | None, offset: int) -> None:
+async def _check_and_delete_records_before(
+    broker: BrokerContext, name: str, partition: Partition | None, offset: int
+) -> None:
     """Raise the start offset of ``partition`` to ``offset``, or to the end offset for -1; a higher start offset stays.
     ``partition`` is None if the requested partition does not exist.
 

@@ -94,7 +94,7 @@ async def _delete_topic(
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _delete_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _delete_or_describe_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code of a refused topic, given as a name or as an entry of the request; None if the client may delete
     it.
 
@@ -113,9 +113,9 @@ def _delete_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorC
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        topic_authorization_with_topic_errors(_delete_topic_authorization_error, response_field="responses"),
+        topic_authorization_with_topic_errors(_delete_or_describe_authorization_error, response_field="responses"),
         name_items_authorization(
-            _delete_topic_authorization_error,
+            _delete_or_describe_authorization_error,
             request_field="topic_names",
             response_field="responses",
             name_field="name",

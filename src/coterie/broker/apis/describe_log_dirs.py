@@ -20,7 +20,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     path = broker.settings.data_path.absolute()
     answer = {"error_code": ErrorCode.none}
     try:
-        sizes = await broker.log.partition_sizes_by_row_id()
+        sizes_by_row_id = await broker.log.partition_sizes_by_row_id()
         total, free = await asyncio.to_thread(_total_and_free_bytes, path)
     except (WorldError, OSError):
         return answer | {"results": [{"error_code": ErrorCode.kafka_storage_error, "log_dir": str(path), "topics": ()}]}
@@ -28,8 +28,11 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         "error_code": ErrorCode.none,
         "log_dir": str(path),
         "topics": [
-            {"name": topic.name, "partitions": [_partition_values(partition, sizes) for partition in partitions]}
-            for topic, partitions in _requested_partitions(broker, request)
+            {
+                "name": topic.name,
+                "partitions": [_partition_values(partition, sizes_by_row_id) for partition in partitions],
+            }
+            for topic, partitions in _existing_requested_partitions(broker, request)
             if partitions
         ],
         "total_bytes": total,
@@ -38,7 +41,9 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return answer | {"results": [result]}
 
 
-def _requested_partitions(broker: BrokerContext, request: ApiRequest) -> Iterator[tuple[Topic, list[Partition]]]:
+def _existing_requested_partitions(
+    broker: BrokerContext, request: ApiRequest
+) -> Iterator[tuple[Topic, list[Partition]]]:
     """Yield each requested topic that exists, with those of its requested partitions that exist. A request whose topics
     are null requests all partitions of all topics."""
     if request.body.topics is None:
@@ -52,11 +57,11 @@ def _requested_partitions(broker: BrokerContext, request: ApiRequest) -> Iterato
             yield found, [partition for partition in partitions if partition is not None]
 
 
-def _partition_values(partition: Partition, sizes: Mapping[int, int]) -> Values:
-    """The response entry of one partition; ``sizes`` are bytes, by the partitions' row ids."""
+def _partition_values(partition: Partition, sizes_by_row_id: Mapping[int, int]) -> Values:
+    """The response entry of one partition; ``sizes_by_row_id`` are bytes, by the partitions' row ids."""
     return {
         "partition_index": partition.number,
-        "partition_size": sizes.get(partition.row_id, 0),
+        "partition_size": sizes_by_row_id.get(partition.row_id, 0),
         "offset_lag": 0,
         "is_future_key": False,
     }

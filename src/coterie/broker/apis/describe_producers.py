@@ -15,7 +15,7 @@ from coterie.broker.apis.authorization import (
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.storage.transaction_store import ProducerRow
-from coterie.broker.topics.names import unknown_topic_error
+from coterie.broker.topics.names import invalid_or_unknown_topic_error
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
@@ -33,7 +33,7 @@ async def _describe_partition_producers(broker: BrokerContext, topic_name: str, 
     """The response entry of one partition: its producers, or an error."""
     partition = broker.log.partition(topic_name, number)
     if partition is None:
-        return _partition_values(number, unknown_topic_error(topic_name))
+        return _partition_values(number, invalid_or_unknown_topic_error(topic_name))
     try:
         producers = await broker.transactions.producers(partition)
     except WorldError as failure:

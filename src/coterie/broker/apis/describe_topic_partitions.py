@@ -10,7 +10,7 @@ from coterie.broker.apis.authorization import (
     TOPIC,
     ApiAuthorization,
     Operation,
-    is_topic_visible,
+    is_topic_visible_or_unnamed,
     make_topic_check,
     topic_authorization_with_topic_errors,
 )
@@ -18,7 +18,7 @@ from coterie.broker.apis.metadata import topic_error_values, topic_values
 from coterie.broker.apis.operations import AUTHORIZED_OPERATIONS_OMITTED, allowed_operations_bit_field
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
-from coterie.broker.topics.names import unknown_topic_error
+from coterie.broker.topics.names import invalid_or_unknown_topic_error
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
@@ -62,7 +62,7 @@ def _topic_values(broker: BrokerContext, request: ApiRequest, name: str) -> dict
     exist."""
     topic = broker.log.topics.get(name)
     if topic is None:
-        answer: dict[str, Any] = topic_error_values(name, unknown_topic_error(name))
+        answer: dict[str, Any] = topic_error_values(name, invalid_or_unknown_topic_error(name))
     else:
         answer = topic_values(topic)
         # Empty instead of null: Kafka's own client fails on null.
@@ -87,6 +87,6 @@ def _invalid_cursor_values(body: Any) -> Values:
 
 _AUTHORIZATION = ApiAuthorization(
     items=[topic_authorization_with_topic_errors(make_topic_check(Operation.DESCRIBE), response_field="topics")],
-    visibility_check_by_response_field={"topics": is_topic_visible},
+    visibility_check_by_response_field={"topics": is_topic_visible_or_unnamed},
 )
 API = KafkaApi(key=75, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

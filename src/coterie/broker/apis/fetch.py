@@ -21,7 +21,7 @@ from coterie.broker.storage.log import Partition
 from coterie.broker.storage.reader import ReadableSize
 from coterie.broker.storage.transaction_store import AbortedTransaction
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import iter_batch_headers
+from coterie.wire.batches import iter_whole_batch_headers
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values, to_milliseconds
 
@@ -64,9 +64,11 @@ class _PartitionData:
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     if refusal := _session_error(request):
         return {"error_code": refusal, "session_id": _NO_SESSION, "responses": ()}
-    wanted = [(topic, await _partition_fetches(broker, topic)) async for topic in yielding(request.body.topics)]
+    wanted = [
+        (topic, await _partition_fetches_of_topic(broker, topic)) async for topic in yielding(request.body.topics)
+    ]
     every = [one for _, partitions in wanted for one in partitions]
-    found = await _long_poll(broker, request, every)
+    found = await _long_poll_until_enough_or_error(broker, request, every)
     answers = iter(found)
     return {
         "error_code": ErrorCode.none,
@@ -100,7 +102,7 @@ def _session_error(request: ApiRequest) -> ErrorCode | None:
     return None
 
 
-async def _partition_fetches(broker: BrokerContext, asked: Any) -> list[_PartitionFetch]:
+async def _partition_fetches_of_topic(broker: BrokerContext, asked: Any) -> list[_PartitionFetch]:
     """The partitions of the request's topic ``asked``, in the order of the request, each with an error code if it
     cannot be read."""
     topic = requested_topic(broker, asked, "topic")
@@ -128,7 +130,7 @@ async def _partition_fetches(broker: BrokerContext, asked: Any) -> list[_Partiti
     return wanted
 
 
-async def _long_poll(
+async def _long_poll_until_enough_or_error(
     broker: BrokerContext, request: ApiRequest, fetches: list[_PartitionFetch]
 ) -> list[_PartitionData]:
     """Read the partitions as soon as the request's min bytes are readable, a partition has an error, or the request's
@@ -153,7 +155,7 @@ async def _long_poll(
             if is_enough or not fetches:
                 return await gathered.read(fetches)
             # The event is also set when a topic is deleted.
-            fetches = [one for topic in request.body.topics for one in await _partition_fetches(broker, topic)]
+            fetches = [one for topic in request.body.topics for one in await _partition_fetches_of_topic(broker, topic)]
     finally:
         for partition in watched:
             partition.unwatch(grew)
@@ -186,9 +188,9 @@ class _FetchReader:
                 continue
             size_max = max(0, min(one.size_max, self._size_max))
             before = self._readable_sizes.get(
-                (place, one.partition.row_id), ReadableSize(size=0, end_offset=one.offset, is_full=False)
+                (place, one.partition.row_id), ReadableSize(size=0, end_offset=one.offset, is_size_limit_reached=False)
             )
-            if not before.is_full:
+            if not before.is_size_limit_reached:
                 try:
                     before = await self._broker.log.readable_size(
                         one.partition,
@@ -197,12 +199,14 @@ class _FetchReader:
                         end_offset=one.partition.last_stable_offset
                         if self._reads_committed
                         else one.partition.end_offset,
-                        counted_bytes=before.size,
+                        included_earlier_bytes=before.size,
                     )
                 except WorldError:
                     # The read will fail, too, and set the error code.
                     has_failed = True
-                    before = ReadableSize(size=before.size, end_offset=one.partition.end_offset, is_full=False)
+                    before = ReadableSize(
+                        size=before.size, end_offset=one.partition.end_offset, is_size_limit_reached=False
+                    )
                 self._readable_sizes[place, one.partition.row_id] = before
             size += before.size
         return has_failed or size >= self._min_bytes
@@ -225,7 +229,7 @@ class _FetchReader:
             counted = None if one.partition is None else self._readable_sizes.get((place, one.partition.row_id))
             if one.error is ErrorCode.none and left > 0 and one.partition is not None and counted is not None:
                 try:
-                    answer = await self._read_partition(
+                    answer = await self._read_batches_and_aborted_transactions(
                         one.partition, one.offset, max(0, min(left, one.size_max)), counted.end_offset
                     )
                 except WorldError:
@@ -236,7 +240,7 @@ class _FetchReader:
             found.append(answer)
         return found
 
-    async def _read_partition(
+    async def _read_batches_and_aborted_transactions(
         self, partition: Partition, offset: int, size_max: int, end_offset: int
     ) -> _PartitionData:
         """Read whole batches of at most ``size_max`` bytes together, but at least one batch, from ``offset`` to before
@@ -248,7 +252,7 @@ class _FetchReader:
         data = await log.read(partition, offset, size_max, end_offset=end_offset)
         if not self._reads_committed or not data:
             return _PartitionData(error=ErrorCode.none, data=data)
-        last_offset = max(head.last_offset for _, head in iter_batch_headers(data))
+        last_offset = max(head.last_offset for _, head in iter_whole_batch_headers(data))
         return _PartitionData(
             error=ErrorCode.none,
             data=data,

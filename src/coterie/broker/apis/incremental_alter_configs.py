@@ -17,7 +17,7 @@ from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.groups.configs import group_config_definition, group_config_error
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.config_changes import ConfigChange, apply_changes
-from coterie.broker.topics.configs import TOPIC_CONFIGS, topic_config_error
+from coterie.broker.topics.configs import TOPIC_CONFIGS, topic_config_or_null_error
 from coterie.broker.topics.names import is_internal_topic, topic_name_error
 from coterie.config.definition import ConfigDef
 from coterie.groups.connect.messages import ErrorOnlyResponse, SetGroupConfigs
@@ -34,10 +34,10 @@ AlterRequested = Callable[[Any, ConfigDef, Mapping[str, str]], dict[str, str]]
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    return await alter_resources(broker, request, _with_requested_changes)
+    return await alter_resources(broker, request, _with_requested_changes_or_raise)
 
 
-def _with_requested_changes(asked: Any, definition: ConfigDef, own: Mapping[str, str]) -> dict[str, str]:
+def _with_requested_changes_or_raise(asked: Any, definition: ConfigDef, own: Mapping[str, str]) -> dict[str, str]:
     """The configs ``own`` with the changes of the request's entry ``asked`` applied.
 
     :raises KafkaRefusal: when a change is invalid.
@@ -107,7 +107,7 @@ async def _alter_topic_configs(broker: BrokerContext, name: str, alter: Alter, *
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
     configs = alter(TOPIC_CONFIGS, topic.configs)
-    _refuse_if_config_error(topic_config_error(configs))
+    _refuse_if_config_error(topic_config_or_null_error(configs))
     if is_internal_topic(name) and configs != topic.configs:
         raise KafkaRefusal(ErrorCode.invalid_config, f"The configs of the internal topic {name} cannot be changed.")
     if not validate_only:
@@ -139,7 +139,7 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
     if others != others_before:
         await broker.log.replace_group_configs(name, others)
     try:
-        await _set_connect_configs(
+        await _set_connect_configs_if_changed(
             broker, GroupId(name), _select_connect_configs(before), _select_connect_configs(configs)
         )
     except KafkaRefusal:
@@ -155,7 +155,7 @@ def _select_connect_configs(configs: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in configs.items() if key.startswith(GROUP_PREFIX)}
 
 
-async def _set_connect_configs(
+async def _set_connect_configs_if_changed(
     broker: BrokerContext, group_id: GroupId, before: Mapping[str, str], configs: Mapping[str, str]
 ) -> None:
     """Replace the configs ``before`` of a connect group by ``configs``. Does nothing if they are equal, or if the

@@ -74,7 +74,7 @@ def _group_entry(group_id: GroupId, protocol_type: str | None, state: str, type_
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _is_group_visible(access: AccessCheck, group: Values) -> bool:
+def _may_describe_cluster_or_group(access: AccessCheck, group: Values) -> bool:
     """Whether the client may see the response entry ``group``: it may describe the cluster, or this group."""
     return access.is_allowed(Operation.DESCRIBE, CLUSTER) or access.is_allowed(
         Operation.DESCRIBE, GROUP, group["group_id"]
@@ -85,5 +85,5 @@ API = KafkaApi(
     key=16,
     versions=range(6),
     handle=handle,
-    authorization=ApiAuthorization(visibility_check_by_response_field={"groups": _is_group_visible}),
+    authorization=ApiAuthorization(visibility_check_by_response_field={"groups": _may_describe_cluster_or_group}),
 )

@@ -14,9 +14,9 @@ from coterie.broker.apis.authorization import (
     ItemAuthorization,
     Operation,
     create_topic_authorization_error,
-    is_topic_visible,
+    is_topic_visible_or_unnamed,
 )
-from coterie.broker.apis.create_topics import check_new_topic_name, check_partition_limit
+from coterie.broker.apis.create_topics import check_new_topic_name, check_topic_and_broker_partition_limits
 from coterie.broker.apis.operations import allowed_operations_bit_field
 from coterie.broker.context import LEADER_EPOCH, NODE_ID, ApiRequest, BrokerContext
 from coterie.broker.error_reply import await_error_and_message
@@ -92,7 +92,7 @@ async def _create_topic(broker: BrokerContext, name: str) -> None:
     :raises WorldError: when the log cannot be written.
     """
     check_new_topic_name(broker, name)
-    check_partition_limit(
+    check_topic_and_broker_partition_limits(
         broker, partitions=broker.settings.default_partitions, added_partitions=broker.settings.default_partitions
     )
     await broker.log.create_topic(
@@ -155,7 +155,7 @@ _AUTHORIZATION = ApiAuthorization(
             },
         )
     ],
-    visibility_check_by_response_field={"topics": is_topic_visible},
+    visibility_check_by_response_field={"topics": is_topic_visible_or_unnamed},
     calls_handler_if_all_refused=True,
 )
 API = KafkaApi(key=3, versions=range(14), handle=handle, authorization=_AUTHORIZATION)

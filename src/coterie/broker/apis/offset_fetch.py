@@ -137,31 +137,36 @@ def _partition_values(number: int, committed: CommittedOffset | None, error: Err
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _single_group_authorization_error(access: AccessCheck) -> ErrorCode | None:
+def _single_group_authorization_error_since_v2(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not describe the only group of a request of v2-7, else None. For all other
     versions None: since v8 each group is checked on its own; before v2 only the partitions have error codes, and
-    `_hide_topics` checks the group."""
+    `_remove_or_refuse_unauthorized_topics` checks the group."""
     group_id = access.request.field_or_default("group_id", None)
     if group_id is None or access.request.header.api_version < _GROUP_ERROR_SINCE:
         return None
     return access.error_code(Operation.DESCRIBE, GROUP, group_id)
 
 
-def _hide_topics(access: AccessCheck, answer: Values) -> Values:
+def _remove_or_refuse_unauthorized_topics(access: AccessCheck, answer: Values) -> Values:
     """The response without the topics that the client may not describe. If the request names such a topic, its
     partitions have an error code instead of offsets."""
     body = access.request.body
     if not hasattr(body, "groups"):
         has_code = access.request.header.api_version >= _GROUP_ERROR_SINCE
         refusal = None if has_code else access.error_code(Operation.DESCRIBE, GROUP, body.group_id)
-        return {**answer, "topics": _visible_topic_entries(access, answer["topics"], body.topics is not None, refusal)}
+        return {
+            **answer,
+            "topics": _remove_or_refuse_unauthorized_entries(
+                access, answer["topics"], body.topics is not None, refusal
+            ),
+        }
     by_id = {group.group_id: group for group in body.groups}
     return {
         **answer,
         "groups": [
             {
                 **group,
-                "topics": _visible_topic_entries(
+                "topics": _remove_or_refuse_unauthorized_entries(
                     access, group["topics"], by_id[group["group_id"]].topics is not None, None
                 ),
             }
@@ -170,19 +175,19 @@ def _hide_topics(access: AccessCheck, answer: Values) -> Values:
     }
 
 
-def _visible_topic_entries(
-    access: AccessCheck, topics: Any, are_named: bool, group_error: ErrorCode | None
+def _remove_or_refuse_unauthorized_entries(
+    access: AccessCheck, topics: Any, are_named_in_request: bool, group_error: ErrorCode | None
 ) -> list[Values]:
-    """The response entries ``topics`` as the client may see them. ``are_named``: whether the request names the topics,
-    and does not request all; ``group_error``: the error code of a refused group, which each partition gets (before
-    v2)."""
+    """The response entries ``topics`` as the client may see them. ``are_named_in_request``: whether the request names
+    the topics, and does not request all; ``group_error``: the error code of a refused group, which each partition gets
+    (before v2)."""
     seen: list[Values] = []
     for topic in topics:
         name = topic["name"]
         error = group_error or (None if name is None else access.error_code(Operation.DESCRIBE, TOPIC, name))
         if error is None:
             seen.append(topic)
-        elif are_named:
+        elif are_named_in_request:
             hidden = [
                 {"partition_index": one["partition_index"], "committed_offset": -1, "metadata": "", "error_code": error}
                 for one in topic["partitions"]
@@ -192,7 +197,7 @@ def _visible_topic_entries(
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=_single_group_authorization_error,
+    check_request=_single_group_authorization_error_since_v2,
     items=[
         ItemAuthorization(
             request_field="groups",
@@ -201,6 +206,6 @@ _AUTHORIZATION = ApiAuthorization(
             make_refused_entry=lambda group, error: {"group_id": group.group_id, "error_code": error},
         )
     ],
-    filter_response=_hide_topics,
+    filter_response=_remove_or_refuse_unauthorized_topics,
 )
 API = KafkaApi(key=9, versions=range(1, 11), handle=handle, authorization=_AUTHORIZATION)

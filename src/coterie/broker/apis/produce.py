@@ -222,9 +222,15 @@ async def _await_partition_values(index: int, queued: _QueuedBatch | KafkaRefusa
     try:
         written = await queued.write_future
     except KafkaRefusal as refusal:
-        keyless = refusal.records[:_RECORD_ERRORS_MAX] if isinstance(refusal, KeylessRecordsError) else ()
+        keyless_record_indexes = (
+            refusal.records[:_RECORD_ERRORS_MAX] if isinstance(refusal, KeylessRecordsError) else ()
+        )
         return _partition_values(
-            index, refusal.error, error_message=refusal.message, start_offset=start_offset, keyless=keyless
+            index,
+            refusal.error,
+            error_message=refusal.message,
+            start_offset=start_offset,
+            keyless_record_indexes=keyless_record_indexes,
         )
     except WireError as error:
         return _partition_values(index, ErrorCode.invalid_record, error_message=str(error), start_offset=start_offset)
@@ -249,10 +255,10 @@ def _partition_values(
     base_offset: int = -1,
     start_offset: int = -1,
     log_append_time_ms: int = NO_TIMESTAMP,
-    keyless: Sequence[int] = (),
+    keyless_record_indexes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The response entry of the partition ``index``; ``keyless`` are the indexes, in the batch, of records without a
-    key."""
+    """The response entry of the partition ``index``; ``keyless_record_indexes`` are the indexes, in the batch, of
+    records without a key."""
     return {
         "index": index,
         "error_code": error,
@@ -260,7 +266,8 @@ def _partition_values(
         "log_append_time": log_append_time_ms,
         "log_start_offset": start_offset,
         "record_errors": [
-            {"batch_index": record, "batch_index_error_message": "The record has no key."} for record in keyless
+            {"batch_index": record, "batch_index_error_message": "The record has no key."}
+            for record in keyless_record_indexes
         ],
         "error_message": error_message,
     }
@@ -269,7 +276,7 @@ def _partition_values(
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _transactional_id_authorization_error(access: AccessCheck) -> ErrorCode | None:
+def _transactional_batches_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not write with the request's transactional id, else None. None also if no batch
     of the request is transactional: then the transactional id is not checked."""
     body = access.request.body
@@ -288,7 +295,7 @@ def _is_transactional_batch(batch: bytes | None) -> bool:
 _AUTHORIZATION = ApiAuthorization(
     items=[
         topic_authorization_with_partition_errors(
-            make_topic_check(Operation.WRITE, _transactional_id_authorization_error),
+            make_topic_check(Operation.WRITE, _transactional_batches_authorization_error),
             request_field="topic_data",
             response_field="responses",
             partition_fields=("partition_data", "partition_responses"),

@@ -14,7 +14,7 @@ from coterie.wire.schemas import SASL_HANDSHAKE
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     if request.sasl_exchange is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
-    is_offered = request.sasl_exchange.select_mechanism(
+    is_offered = request.sasl_exchange.select_mechanism_or_fail(
         request.body.mechanism, has_raw_tokens=request.header.api_version == 0
     )
     error = ErrorCode.none if is_offered else ErrorCode.unsupported_sasl_mechanism

@@ -10,7 +10,7 @@ from coterie.broker.apis.authorization import (
     Operation,
     make_topic_check,
     topic_authorization_with_partition_errors,
-    transactional_write_group_read_error,
+    transactional_write_or_group_read_error,
 )
 from coterie.broker.apis.connect_offsets import offset_request_error
 from coterie.broker.apis.offset_commit import commit_and_build_response
@@ -30,7 +30,7 @@ _ADDS_SINCE = 5
 """The first version that itself adds the group's offsets to the transaction."""
 
 
-class _Sender(NamedTuple):
+class _SendingMember(NamedTuple):
     """The member that sends the request, as the request names it."""
 
     member_id: MemberId
@@ -39,7 +39,7 @@ class _Sender(NamedTuple):
     """The member epoch in a connect group."""
 
 
-_NO_MEMBER = _Sender(MemberId(""), None, GenerationId(-1))
+_NO_MEMBER = _SendingMember(MemberId(""), None, GenerationId(-1))
 """A sender that names no member. It is not checked, because the versions before v3 have no such fields."""
 
 
@@ -55,7 +55,7 @@ async def _commit_offsets_in_transaction(
     """Commit the offsets ``new`` as a part of the transaction; wait until they are durable. Returns the error code of
     each offset, in the same order."""
     group_id = GroupId(request.body.group_id)
-    sender = _Sender(
+    sender = _SendingMember(
         MemberId(request.field_or_default("member_id", "")),
         request.instance_id,
         GenerationId(request.field_or_default("generation_id", -1)),
@@ -101,7 +101,7 @@ async def _add_or_verify_offsets_partition(
         return ErrorCode.invalid_request
     unadded_rule = _unadded_partition_rule(request.header.api_version)
     try:
-        await broker.transactions.begin_transaction_in_partition(
+        await broker.transactions.begin_transaction_in_offsets_partition(
             transactional_id, producer, OFFSETS_PARTITION, unadded_rule
         )
     except KafkaRefusal as refusal:
@@ -124,7 +124,7 @@ def _unadded_partition_rule(version: int) -> UnaddedPartitionRule:
 _AUTHORIZATION = ApiAuthorization(
     items=[
         topic_authorization_with_partition_errors(
-            make_topic_check(Operation.READ, transactional_write_group_read_error)
+            make_topic_check(Operation.READ, transactional_write_or_group_read_error)
         )
     ]
 )

@@ -66,7 +66,7 @@ class ClassicMachine:
     requests, in ``gaps``. Senders that are not members are not recorded, because any client can send any number of
     names."""
 
-    refusal_code_while_loading = None
+    refusal_code_or_wait_while_loading = None
     step = staticmethod(machine.step)
     refusal_response = staticmethod(machine.refusal_response)
     apply = staticmethod(state.apply)
@@ -91,9 +91,9 @@ class ClassicMachine:
     def notifications_after_load(self, records: Sequence[Record], /) -> Sequence[Notification]:
         """GroupLoaded, then TopicDeleted for each topic that was deleted but has committed offsets in ``records``: the
         broker may have crashed between the deletion of the topic and the deletion of its offsets."""
-        return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._deleted_topics(records))]
+        return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._deleted_or_recreated_topics(records))]
 
-    def _deleted_topics(self, records: Sequence[Record]) -> Sequence[str]:
+    def _deleted_or_recreated_topics(self, records: Sequence[Record]) -> Sequence[str]:
         """The names of topics that have committed or pending offsets in ``records``, and that do not exist any more, or
         were deleted and created again since the commit; sorted."""
         gone: set[str] = set()
@@ -117,7 +117,7 @@ class ClassicMachine:
                     self._gaps.observe_request(group.group_id, member_id, is_heartbeat=False)
             case LeaveGroup(members=leaving):
                 for member in leaving:
-                    self._gaps.observe_leave(group.group_id, member.member_id)
+                    self._gaps.pause_gap_at_leave(group.group_id, member.member_id)
             case _:
                 pass
 

@@ -9,7 +9,11 @@ connect group are kept and used by its coordinator.
 import re
 from collections.abc import Mapping
 
-from coterie.broker.connect_configs import MAX_DELAY, conflicting_group_configs_error, group_config_keys
+from coterie.broker.connect_configs import (
+    MAX_DELAY,
+    connect_group_config_keys_if_served,
+    heartbeat_and_session_conflict_error,
+)
 from coterie.broker.settings import BrokerSettings
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_least, between, one_of
 
@@ -32,7 +36,7 @@ def _key(
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator)
 
 
-def _duration_config_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
+def _assignment_heartbeat_and_session_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
     """The definitions of ``<kind>.assignment.interval.ms``, ``<kind>.heartbeat.interval.ms`` and
     ``<kind>.session.timeout.ms``. The bounds of their values are the defaults of Kafka's broker settings. ``name`` is
     the kind of group in the documentation."""
@@ -47,8 +51,8 @@ def _duration_config_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
 
 
 _KAFKAS_KEYS = (
-    *_duration_config_keys("consumer", "a consumer group"),
-    *_duration_config_keys("share", "a share group"),
+    *_assignment_heartbeat_and_session_keys("consumer", "a consumer group"),
+    *_assignment_heartbeat_and_session_keys("share", "a share group"),
     _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.",
          _offset_reset_error, Type.STRING),
     _key("share.delivery.count.limit", "5", "How many times a record is delivered to a share group at most.",
@@ -61,7 +65,7 @@ _KAFKAS_KEYS = (
          between(15 * _SECOND_MS, 60 * _SECOND_MS)),
     _key("share.renew.acknowledge.enable", "true", "Whether a member may extend its lock of a record.", None,
          Type.BOOLEAN),
-    *_duration_config_keys("streams", "a streams group"),
+    *_assignment_heartbeat_and_session_keys("streams", "a streams group"),
     _key("streams.initial.rebalance.delay.ms", "3000", "How long a new streams group waits for more members.",
          at_least(0)),
     _key("streams.num.standby.replicas", "0", "The number of standby copies of each task's state.", between(0, 2)),
@@ -77,10 +81,12 @@ def group_config_definition(settings: BrokerSettings) -> ConfigDef:
     """The definition of all configs that can be set on a group of a broker with these settings, sorted by name. The
     settings decide which keys exist and the bounds of values; the defaults are those of a broker without settings, and
     `group_config_defaults` has those of this broker."""
-    return ConfigDef(tuple(sorted((*_KAFKAS_KEYS, *group_config_keys(settings)), key=lambda key: key.name)))
+    return ConfigDef(
+        tuple(sorted((*_KAFKAS_KEYS, *connect_group_config_keys_if_served(settings)), key=lambda key: key.name))
+    )
 
 
-def broker_config_giving_default(name: str) -> str:
+def broker_config_giving_default_or_itself(name: str) -> str:
     """The name of the broker config from which the group config ``name`` takes its default: ``group.<name>``; for the
     few group configs without such a broker config, ``name`` itself."""
     return name if name in _WITHOUT_BROKER_CONFIG else f"group.{name}"
@@ -95,4 +101,4 @@ def group_config_error(configs: Mapping[str, str], settings: BrokerSettings) -> 
     if unknown is not None:
         return f"Unknown group config name: {unknown}"
     errors = definition.errors(configs)
-    return next(iter(errors.values()))[0] if errors else conflicting_group_configs_error(configs, settings)
+    return next(iter(errors.values()))[0] if errors else heartbeat_and_session_conflict_error(configs, settings)

@@ -65,7 +65,7 @@ class ConnectMachine:
     """The machine of connect groups, as group hosts run it (:class:`GroupMachine`). It also records when members send
     heartbeats, in ``gaps``, and counts what the steps do, in ``stats``."""
 
-    refusal_code_while_loading = ErrorCode.coordinator_load_in_progress
+    refusal_code_or_wait_while_loading = ErrorCode.coordinator_load_in_progress
     """The error for requests during a load: a request that waited would delay all later requests on its connection."""
     apply = staticmethod(state.apply_record)
     event_summary = staticmethod(summarize_event)

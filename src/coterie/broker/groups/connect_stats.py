@@ -80,7 +80,7 @@ class ConnectGroupStats:
                     if pending:
                         self._revoked_at_ms.setdefault((group.group_id, member_id), now_ms)
                     else:
-                        self._record_revocation_end(group.group_id, member_id, now_ms)
+                        self._record_revocation_end_if_any(group.group_id, member_id, now_ms)
                 case CurrentAssignmentRemoved(member_id=member_id):
                     self._revoked_at_ms.pop((group.group_id, member_id), None)
                 case _:
@@ -110,7 +110,7 @@ class ConnectGroupStats:
             },
         }
 
-    def _record_revocation_end(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
+    def _record_revocation_end_if_any(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
         """Called when the member has no revoked job left to give back: if it had any, count one finished revocation and
         its duration."""
         since_ms = self._revoked_at_ms.pop((group_id, member_id), None)

@@ -51,7 +51,7 @@ class MemberRequestGaps:
         """Record that the response to the member's JoinGroup or SyncGroup is sent now."""
         self._find_or_add_member_stats(group_id, member_id).gap_began_at_ms = self._now_ms()
 
-    def observe_leave(self, group_id: GroupId, member_id: MemberId) -> None:
+    def pause_gap_at_leave(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the member leaves: the time until its next request does not count."""
         times = self._stats_by_member.get((group_id, member_id))
         if times is not None:

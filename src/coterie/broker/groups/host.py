@@ -78,7 +78,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
     requests, deadlines that have passed (`TimerFired`), and notifications: events without a response."""
 
     @property
-    def refusal_code_while_loading(self) -> ErrorCode | None:
+    def refusal_code_or_wait_while_loading(self) -> ErrorCode | None:
         """The error code with which requests are refused while the group is reloaded; None: requests wait for the end
         of the reload."""
         ...
@@ -211,11 +211,11 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
         """The machine's response to the request that ``make_request`` builds from a new reply id. Returns when the
         response may be sent. If the group is being reloaded, waits for the end of the reload first, or refuses the
-        request with the machine's ``refusal_code_while_loading``."""
+        request with the machine's ``refusal_code_or_wait_while_loading``."""
         if self._needs_reload:
-            if self._machine.refusal_code_while_loading is not None:
+            if self._machine.refusal_code_or_wait_while_loading is not None:
                 return self._machine.refusal_response(
-                    make_request(ReplyTo(0)), self._machine.refusal_code_while_loading
+                    make_request(ReplyTo(0)), self._machine.refusal_code_or_wait_while_loading
                 )
             await self.wait_until_loaded()
         return await self.wait_response(self.handle_request_now(make_request))
@@ -258,7 +258,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         else:
             self._handle_event(notification)
 
-    def start_reload(self) -> None:
+    def refuse_pending_and_start_reload(self) -> None:
         """Drop the machine's state, which may differ from the log, and refuse all pending requests with
         NOT_COORDINATOR; then :meth:`run` reloads the group. If the group is being reloaded already, the reload reads
         the log once more."""
@@ -272,11 +272,11 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         async with asyncio.TaskGroup() as tasks:
             while self._needs_reload or not self.is_removable:
                 if self._needs_reload:
-                    await self._reload_group()
+                    await self._reload_group_until_success()
                 else:
-                    self._start_or_cancel_chores(tasks)
+                    self._start_chores_or_cancel_without_state(tasks)
                     await self._wait_deadline_or_wake()
-                    await self._fire_due_timers()
+                    await self._catch_up_and_fire_due_timers()
 
     @property
     def is_removable(self) -> bool:
@@ -313,7 +313,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         try:
             self._step_machine(event)
         except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the group is reloaded
-            self._log_failure(
+            self._count_and_log_failure(
                 bug,
                 "Bug in Coterie: the coordinator of group %s failed%s; its pending requests are refused, and the group"
                 " is reloaded from the broker's log. Its last events:\n%s",
@@ -345,7 +345,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             return  # of a machine that was dropped after the append
         error = append.exception()
         if error is not None:
-            self._log_failure(
+            self._count_and_log_failure(
                 error,
                 "The records of group %s could not be written%s, so its pending requests are refused, and the group is"
                 " reloaded from the broker's log: %s",
@@ -383,7 +383,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
-    def _start_or_cancel_chores(self, tasks: asyncio.TaskGroup) -> None:
+    def _start_chores_or_cancel_without_state(self, tasks: asyncio.TaskGroup) -> None:
         """Start the new chores; if the group has no state any more, cancel all chores instead."""
         if not self.has_state:
             self._cancel_chores()
@@ -423,7 +423,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         finally:
             self._waiting_until_ms = 0
 
-    async def _fire_due_timers(self) -> None:
+    async def _catch_up_and_fire_due_timers(self) -> None:
         """Let the machine handle the deadlines that have passed. If this process has stalled, requests are handled
         first, for ``_CATCH_UP_S``: a member whose request arrived in time must not time out because the broker reads
         the request late."""
@@ -436,7 +436,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
-    def _log_failure(
+    def _count_and_log_failure(
         self, error: BaseException, message: str, detail: str, *, stack_of: BaseException | None = None
     ) -> None:
         """Count the failure ``error``, which delays the next reload if failures follow one another closely, and log
@@ -450,7 +450,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def _invalidate_and_refuse_pending(self) -> None:
         """Make the group's state invalid, cancel all chores, and refuse all pending requests with NOT_COORDINATOR; then
-        `run` reloads the group. Called after a failure, and by :meth:`start_reload`."""
+        `run` reloads the group. Called after a failure, and by :meth:`refuse_pending_and_start_reload`."""
         self._needs_reload = True
         self._loaded.clear()
         self.refuse_pending_requests(ErrorCode.not_coordinator)
@@ -466,7 +466,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         finally:
             self._load_waiter_count -= 1
 
-    async def _reload_group(self) -> None:
+    async def _reload_group_until_success(self) -> None:
         """Load the group from the log, and retry until that succeeds. Before each attempt, wait for the appends from
         before the failure.
 
@@ -488,7 +488,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 self._needs_reload = False
                 self._handle_load_notifications(records)
             except WorldError as error:
-                self._log_failure(
+                self._count_and_log_failure(
                     error,
                     "Group %s could not be reloaded from the broker's log%s; the broker serves no request of this "
                     "group until a retry succeeds: %s",
@@ -496,7 +496,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 )
             except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the load is tried again
                 self._needs_reload = True
-                self._log_failure(
+                self._count_and_log_failure(
                     bug,
                     "Bug in Coterie: group %s could not be reloaded%s; the broker serves no request of this group "
                     "until a retry succeeds. The group's last events before the reload:\n%s",

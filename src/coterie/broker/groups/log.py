@@ -16,10 +16,10 @@ from coterie.wire.batches import (
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
     NewRecord,
-    decode_batch,
+    decode_uncompressed_batch,
     encode_batch,
     is_commit_marker,
-    iter_batch_headers,
+    iter_whole_batch_headers,
     read_batch_header,
 )
 
@@ -35,7 +35,7 @@ _READ_SIZE = 4 * 1024 * 1024
 RecordT = TypeVar("RecordT")
 
 
-def _refuse_transactional_record(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
+def _raise_for_transactional_record(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
     """The ``to_pending_record`` of a topic whose records are never in a transaction.
 
     :raises WireError: always.
@@ -59,7 +59,7 @@ class GroupTopicFormat(Generic[RecordT]):
     transaction_producer_of: Callable[[RecordT], ProducerIdAndEpoch | None] = lambda _: None
     """Returns the producer in whose open transaction the record was written; None for a record outside of
     transactions."""
-    to_pending_record: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_transactional_record
+    to_pending_record: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _raise_for_transactional_record
     """Converts a decoded record that was read from a batch of this producer's open transaction. Raises `WireError` if
     such a record must not be in a transaction."""
 
@@ -181,7 +181,7 @@ class GroupLog(Generic[RecordT]):
         offset = 0
         try:
             while data := await self._log.read(self._partition, offset, _READ_SIZE):
-                offset = await asyncio.to_thread(values.read_batches, data)
+                offset = await asyncio.to_thread(values.read_batches_and_return_end_offset, data)
             return await asyncio.to_thread(self._decode_groups, values, group_ids)
         except WireError as error:
             raise WorldError(
@@ -220,16 +220,16 @@ class _ValuesByKey:
         self.pending: OpenTransactionWrites[bytes, tuple[ProducerIdAndEpoch, bytes | None]] = OpenTransactionWrites()
         """The values in open transactions, with their producers."""
 
-    def read_batches(self, data: bytes) -> int:
+    def read_batches_and_return_end_offset(self, data: bytes) -> int:
         """Read the batches in ``data``, which follow those that were read before. Returns the offset after the last of
         them.
 
         :raises WireError: when a record is malformed.
         """
         end_offset = 0
-        for position, head in iter_batch_headers(data):
+        for position, head in iter_whole_batch_headers(data):
             end_offset = head.last_offset + 1
-            records = decode_batch(data, position, head)
+            records = decode_uncompressed_batch(data, position, head)
             producer = ProducerIdAndEpoch(head.producer_id, head.producer_epoch)
             if head.is_control:
                 for marker in records:

@@ -86,7 +86,7 @@ class MemberConnection:
             return replace(request, max_wait_ms=0)
         return request
 
-    def record_heartbeat_end(self, number: int, response: HeartbeatResponse | None) -> None:
+    def record_heartbeat_end_and_membership(self, number: int, response: HeartbeatResponse | None) -> None:
         """Record that the heartbeat with this request number was answered; ``response`` is None if the heartbeat gets
         no response. A member belongs to this connection from its first accepted heartbeat until it leaves the group or
         is unknown to the group."""

@@ -133,7 +133,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         for group_id, has_queued_append in self._log.end_transaction(producer_id).items():
             host = self._hosts.get(group_id)
             if host is not None and has_queued_append:
-                host.start_reload()
+                host.refuse_pending_and_start_reload()
             elif host is not None:
                 host.notify(notification)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.broker.maintenance.check import PROGRESS_INTERVAL_S, log_file_findings
-from coterie.broker.storage.folder import lock_folder, make_private_folder
+from coterie.broker.storage.folder import lock_folder, make_folder_private_if_new
 from coterie.broker.storage.log_file import check_log_exists, is_corruption_error, make_read_error
 from coterie.broker.storage.store import open_database_read_only
 from coterie.config.durable_files import fsync_folder
@@ -25,7 +25,7 @@ _STEP_PAGES = 1_024
 """The number of pages that SQLite copies between two calls for the progress."""
 
 
-def back_up_log(
+def back_up_log_and_return_size(
     source: Path, target: Path, target_lock: Path, *, force: bool, report_progress: Callable[[str], None]
 ) -> int:
     """Copy the log file ``source`` to the file ``target`` and return the size of the copy in bytes. With ``force`` an
@@ -79,17 +79,17 @@ def _check_target(source: Path, target: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def _create_folder_undone_on_error(folder: Path, lock_path: Path) -> Iterator[None]:
-    """Create the directory and its missing parents. If the block fails, delete ``lock_path`` if it did not exist
-    before, and the created directories as far as they are empty."""
+def _create_folder_undone_on_error(folder: Path, lock_path_deleted_on_error: Path) -> Iterator[None]:
+    """Create the directory and its missing parents. If the block fails, delete ``lock_path_deleted_on_error`` if it did
+    not exist before, and the created directories as far as they are empty."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    has_lock = lock_path.exists()
+    has_lock = lock_path_deleted_on_error.exists()
     try:
-        make_private_folder(folder)
+        make_folder_private_if_new(folder)
         yield
     except BaseException:
         if not has_lock:
-            lock_path.unlink(missing_ok=True)
+            lock_path_deleted_on_error.unlink(missing_ok=True)
         for each in missing:
             # The directory stays if another process has put a file into it.
             with suppress(OSError):
@@ -159,7 +159,7 @@ def _replace_target(part: Path, target: Path) -> None:
     """
     with part.open("rb") as file:
         os.fsync(file.fileno())
-    _checkpoint_wal(target)
+    _checkpoint_wal_unless_corrupt(target)
     # SQLite must not apply the overwritten log's write-ahead log to the copy.
     for suffix in ("-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def _replace_target(part: Path, target: Path) -> None:
     fsync_folder(target.parent)
 
 
-def _checkpoint_wal(target: Path) -> None:
+def _checkpoint_wal_unless_corrupt(target: Path) -> None:
     """Move the content of ``target``'s write-ahead log into ``target``, if both files exist: a crash during the
     replacement must leave a complete old log. A corrupt log stays as it is.
 

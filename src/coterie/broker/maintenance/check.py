@@ -19,7 +19,7 @@ from coterie.broker.storage.log_file import check_log_exists, is_corruption_erro
 from coterie.broker.storage.store import open_database_read_only
 from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.batches import BatchHeader, check_crc, decode_records_without_control, read_batch_header
+from coterie.wire.batches import BatchHeader, check_crc, decode_uncompressed_records_without_control, read_batch_header
 
 DecodeRecord: TypeAlias = Callable[[bytes, bytes | None], object]
 """Decodes the key and the value of a record of groups. Raises `WireError` for a malformed record."""
@@ -90,7 +90,7 @@ class _LogCheck:
         """
         self._report_progress("SQLite checks its pages and indexes")
         yield from _integrity_findings(self._database)
-        yield from self._topic_findings()
+        yield from self._topic_orphan_and_config_findings()
         yield from self._open_transaction_findings()
         (self._all_bytes,) = self._database.execute("SELECT COALESCE(SUM(size_bytes), 0) FROM batches").fetchone()
         for topic, number, *partition in self._database.execute(
@@ -107,7 +107,7 @@ class _LogCheck:
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
-    def _topic_findings(self) -> Iterator[str]:
+    def _topic_orphan_and_config_findings(self) -> Iterator[str]:
         """Yield the findings about topics, partitions, rows that refer to no topic or partition, configs of groups, and
         the cluster's id."""
         for topic, name, topic_id, partitions, configs in self._database.execute(
@@ -211,9 +211,9 @@ class _LogCheck:
         end_offset = max(expected, start_offset)
         if max(cleaned_offset, sifted_offset) > end_offset:
             yield f"compaction reached offset {max(cleaned_offset, sifted_offset)}, after the end offset {end_offset}"
-        yield from self._producer_findings(partition_row_id, end_offset)
+        yield from self._producer_and_aborted_transaction_findings(partition_row_id, end_offset)
 
-    def _producer_findings(self, partition_row_id: int, end_offset: int) -> Iterator[str]:
+    def _producer_and_aborted_transaction_findings(self, partition_row_id: int, end_offset: int) -> Iterator[str]:
         """Yield the findings about the producers and aborted transactions of one partition."""
         for producer_id, batches, open_offset in self._database.execute(
             "SELECT producer_id, batches, open_offset FROM producers WHERE partition = ?", (partition_row_id,)
@@ -282,7 +282,7 @@ def _check_group_records(data: bytes, decode_record: DecodeRecord) -> None:
 
     :raises WireError: a record is malformed or has no key, or the batch is compressed.
     """
-    for record in decode_records_without_control(data):
+    for record in decode_uncompressed_records_without_control(data):
         if record.key is None:
             raise WireError("a group record has no key")
         decode_record(record.key, record.value)

@@ -29,13 +29,13 @@ class PartitionCleaner:
         cleaned_offset: int,
         first_uncleanable_offset: int,
         policy: CleanupSettings,
-        dedupe_buffer_size: int,
+        dedupe_buffer_bytes: int,
         now_ms: int,
         log_warning_once: Callable[[str], None],
     ) -> None:
         """The compaction goes from ``start_offset`` up to ``first_uncleanable_offset``. Keys are indexed from
-        ``cleaned_offset``, up to which an earlier compaction has processed the partition. ``dedupe_buffer_size`` is the
-        memory for keys, in bytes. ``log_warning_once`` gets a message about each unreadable batch."""
+        ``cleaned_offset``, up to which an earlier compaction has processed the partition. ``dedupe_buffer_bytes`` is
+        the memory for keys, in bytes. ``log_warning_once`` gets a message about each unreadable batch."""
         self.end_offset = first_uncleanable_offset
         """Where the compaction ends. `index_keys` lowers it if the keys of all batches do not fit into memory."""
         self._reader = reader
@@ -46,7 +46,7 @@ class PartitionCleaner:
         self._compaction = Compaction(
             now_ms=now_ms,
             delete_retention_ms=policy.delete_retention_ms,
-            keys_max=dedupe_buffer_size // KEY_COST_BYTES,
+            keys_max=dedupe_buffer_bytes // KEY_COST_BYTES,
             aborted_transactions=reader.aborted_transactions(partition_row_id, first_uncleanable_offset),
         )
 
@@ -55,7 +55,7 @@ class PartitionCleaner:
         or the keys of the next batch do not fit into memory, and ``end_offset`` is now its base offset."""
         rows = self._reader.next_batch_rows(self._partition_row_id, self._index_from_offset, self.end_offset)
         for row in rows:
-            if not self._compaction.index_keys(self._read_batch(row)[0]):
+            if not self._compaction.index_keys(self._read_batch_and_warn_if_unreadable(row)[0]):
                 self.end_offset = row.base_offset
                 return False
             self._index_from_offset = row.last_offset + 1
@@ -70,7 +70,7 @@ class PartitionCleaner:
         self._clean_from_offset = rows[-1].last_offset + 1
         changes: list[RowChange] = []
         for row in rows:
-            batch, head = self._read_batch(row)
+            batch, head = self._read_batch_and_warn_if_unreadable(row)
             outcome = self._compaction.clean_batch(batch)
             if outcome.is_removed:
                 changes.append(RowChange(row_id=row.row_id, data=b""))
@@ -82,7 +82,7 @@ class PartitionCleaner:
                 changes.append(RowChange(row_id=row.row_id, data=None, delete_horizon_ms=outcome.delete_horizon_ms))
         return changes
 
-    def _read_batch(self, row: BatchRow) -> tuple[BatchWithRecords, BatchHeader | None]:
+    def _read_batch_and_warn_if_unreadable(self, row: BatchRow) -> tuple[BatchWithRecords, BatchHeader | None]:
         """The batch in ``row`` with its records, and its header; the header is None if it cannot be read."""
         head: BatchHeader | None = None
         records = None

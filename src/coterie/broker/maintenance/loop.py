@@ -18,12 +18,12 @@ from typing import NamedTuple, TypeVar
 from coterie.broker.maintenance.cleaner import PartitionCleaner
 from coterie.broker.maintenance.rows import (
     RowReader,
-    apply_row_changes,
+    advance_end_of_possible_gaps,
+    apply_row_changes_and_drop_aborted,
     delete_orphan_partition_row,
     remove_batch_rows,
     store_cleaned_offset,
-    store_gaps_possible_before,
-    vacuum_pages,
+    vacuum_chunk_of_pages,
 )
 from coterie.broker.settings import MaintenanceSettings
 from coterie.broker.storage.log import BrokerLog, Partition, Topic
@@ -137,7 +137,9 @@ class _Maintenance:
         else:
             self._operations_with_disk_error.discard(operation)
 
-    async def _run_each_and_log_failures(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
+    async def _run_each_and_log_unless_unwritable(
+        self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]
+    ) -> None:
         """Run the named operations one after the other. An operation that fails is logged and does not stop the others.
         An operation whose write has read a corrupt page is not run again until the broker restarts.
 
@@ -160,7 +162,7 @@ class _Maintenance:
             except WorldError:
                 raise
             except sqlite3.Error as error:
-                self._log_unreadable_once(name, error)
+                self._log_unreadable_unless_repeated(name, error)
             except Exception:
                 if name not in self._unreadable_or_failed_names:
                     logger.exception("Bug in Coterie: %s failed, will retry; all other maintenance continues", name)
@@ -168,7 +170,7 @@ class _Maintenance:
             else:
                 self._unreadable_or_failed_names.discard(name)
 
-    def _log_unreadable_once(self, name: str, error: sqlite3.Error) -> None:
+    def _log_unreadable_unless_repeated(self, name: str, error: sqlite3.Error) -> None:
         """Log that the operation ``name`` could not read its rows, unless its last run failed as well."""
         if name not in self._unreadable_or_failed_names:
             logger.error(
@@ -203,12 +205,12 @@ class _Maintenance:
             return names.get(partition_row_id, f"the removal of partition {partition_row_id} of a deleted topic")
 
         for partition_id, error in unreadable:
-            self._log_unreadable_once(operation_name_of(partition_id), error)
-        await self._run_each_and_log_failures(
+            self._log_unreadable_unless_repeated(operation_name_of(partition_id), error)
+        await self._run_each_and_log_unless_unwritable(
             (operation_name_of(partition_id), partial(self._remove_batches, partition_id, start_offset))
             for partition_id, start_offset in hidden
         )
-        await self._run_each_and_log_failures(
+        await self._run_each_and_log_unless_unwritable(
             (operation_name_of(partition_id), partial(self._remove_orphan_partition, partition_id))
             for partition_id in await self._run_blocking(self._reader.orphan_partition_row_ids)
         )
@@ -232,12 +234,12 @@ class _Maintenance:
     async def _apply_retention(self) -> None:
         """Raise the start offset of each partition past its expired records, and delete the rows of the batches before
         it."""
-        await self._run_each_and_log_failures(
+        await self._run_each_and_log_unless_unwritable(
             (
                 f"the retention of {topic.name}-{partition.number}",
                 partial(self._raise_start_offset_by_retention, partition, policy),
             )
-            for topic, partition, policy in await self._partitions_with_settings()
+            for topic, partition, policy in await self._partitions_with_valid_settings()
         )
         await self._delete_rows_of_deleted_records()
 
@@ -264,13 +266,13 @@ class _Maintenance:
 
     async def _compact_due_partitions(self) -> None:
         """Compact each partition of the compacted topics, if a compaction of it is due."""
-        compacted = [each for each in await self._partitions_with_settings() if each[2].is_compacted]
+        compacted = [each for each in await self._partitions_with_valid_settings() if each[2].is_compacted]
         self._not_due_by_partition = {
             partition.row_id: self._not_due_by_partition[partition.row_id]
             for _, partition, _ in compacted
             if partition.row_id in self._not_due_by_partition
         }
-        await self._run_each_and_log_failures(
+        await self._run_each_and_log_unless_unwritable(
             (
                 f"the compaction of {topic.name}-{partition.number}",
                 partial(self._compact_partition_if_due, topic, partition, policy),
@@ -281,10 +283,10 @@ class _Maintenance:
     async def _compact_partition_if_due(self, topic: Topic, partition: Partition, policy: CleanupSettings) -> None:
         """Compact the partition if that is due, several times if its keys do not fit into memory."""
         log_warning_once = partial(self._log_warning_once, f"{topic.name}-{partition.number}")
-        while await self._compact_once_if_due(partition, policy, log_warning_once):
+        while await self._compact_if_due_and_needs_another(partition, policy, log_warning_once):
             pass
 
-    async def _compact_once_if_due(
+    async def _compact_if_due_and_needs_another(
         self, partition: Partition, policy: CleanupSettings, log_warning_once: Callable[[str], None]
     ) -> bool:
         """Compact the partition once, if that is due. Returns whether keys did not fit into memory, so that another
@@ -314,11 +316,11 @@ class _Maintenance:
         while await self._run_blocking(cleaner.index_keys):
             pass
         await self._log.run_write(
-            partial(store_gaps_possible_before, partition_row_id=partition.row_id, sifted_offset=cleaner.end_offset)
+            partial(advance_end_of_possible_gaps, partition_row_id=partition.row_id, sifted_offset=cleaner.end_offset)
         )
         while (changes := await self._run_blocking(cleaner.next_row_changes)) is not None:
             if changes:
-                await self._log.run_write(partial(apply_row_changes, changes=changes))
+                await self._log.run_write(partial(apply_row_changes_and_drop_aborted, changes=changes))
         await self._log.run_write(
             partial(store_cleaned_offset, partition_row_id=partition.row_id, cleaned_offset=cleaner.end_offset)
         )
@@ -354,7 +356,7 @@ class _Maintenance:
             cleaned_offset=cleaned_offset,
             first_uncleanable_offset=max(cleaned_offset, first_uncleanable_offset),
             policy=policy,
-            dedupe_buffer_size=self._settings.dedupe_buffer_size,
+            dedupe_buffer_bytes=self._settings.dedupe_buffer_bytes,
             now_ms=now_ms,
             log_warning_once=log_warning_once,
         )
@@ -376,17 +378,17 @@ class _Maintenance:
             free_bytes, share = await self._run_blocking(self._reader.free_bytes_and_share)
             if free_bytes <= _SPARE_BYTES or share <= _SPARE_SHARE:
                 return
-            await self._log.run_write(vacuum_pages)
+            await self._log.run_write(vacuum_chunk_of_pages)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    async def _partitions_with_settings(self) -> list[tuple[Topic, Partition, CleanupSettings]]:
+    async def _partitions_with_valid_settings(self) -> list[tuple[Topic, Partition, CleanupSettings]]:
         """All partitions, each with its topic and settings; those of topics with invalid configs are left out."""
         # On the maintenance thread: with many topics, reading the configs would block the event loop.
-        policies = await self._run_blocking(partial(self._topics_with_settings, list(self._log.topics.values())))
+        policies = await self._run_blocking(partial(self._topics_with_valid_settings, list(self._log.topics.values())))
         return [(topic, partition, policy) for topic, policy in policies for partition in topic.partitions]
 
-    def _topics_with_settings(self, topics: Sequence[Topic]) -> list[tuple[Topic, CleanupSettings]]:
+    def _topics_with_valid_settings(self, topics: Sequence[Topic]) -> list[tuple[Topic, CleanupSettings]]:
         """The settings of each topic; topics with invalid configs are left out, with a warning."""
         found: list[tuple[Topic, CleanupSettings]] = []
         for topic in topics:

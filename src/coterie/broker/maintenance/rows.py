@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.broker.storage.store import Store, open_database
+from coterie.broker.storage.store import Store, open_database_any_thread
 from coterie.broker.storage.transaction_store import AbortedTransaction, read_aborted_transactions
 from coterie.broker.topics.cleanup_settings import CleanupSettings
 from coterie.wire.batches import read_batch_header
@@ -57,7 +57,7 @@ class CompactionBacklog:
     """The size of the batches that an earlier compaction has processed, in bytes."""
     dirty_bytes: int
     """The size of the batches that no compaction has processed yet, in bytes."""
-    dirty_since_ms: int | None
+    first_dirty_batch_max_timestamp_ms: int | None
     """The greatest timestamp in the first batch that no compaction has processed yet; None if there is no such
     batch."""
     next_delete_horizon_ms: int | None
@@ -71,9 +71,9 @@ class CompactionBacklog:
         records are written."""
         if self.next_delete_horizon_ms is not None and self.next_delete_horizon_ms <= now_ms:
             return True
-        if self.dirty_since_ms is None:
+        if self.first_dirty_batch_max_timestamp_ms is None:
             return False
-        is_overdue = now_ms - self.dirty_since_ms > policy.max_compaction_lag_ms
+        is_overdue = now_ms - self.first_dirty_batch_max_timestamp_ms > policy.max_compaction_lag_ms
         return is_overdue or self.dirty_bytes > policy.min_cleanable_ratio * (self.clean_bytes + self.dirty_bytes)
 
 
@@ -81,7 +81,7 @@ class RowReader:
     """Reads rows for maintenance, on a separate connection. All calls block."""
 
     def __init__(self, path: Path) -> None:
-        self._database = open_database(path)
+        self._database = open_database_any_thread(path)
         self._database.execute("PRAGMA query_only = ON")
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class RowReader:
         return CompactionBacklog(
             clean_bytes=self._batches_size_bytes(partition_row_id, start_offset, cleaned_offset),
             dirty_bytes=self._batches_size_bytes(partition_row_id, cleaned_offset, first_uncleanable_offset),
-            dirty_since_ms=row[0] if row else None,
+            first_dirty_batch_max_timestamp_ms=row[0] if row else None,
             next_delete_horizon_ms=horizon_ms,
         )
 
@@ -283,7 +283,7 @@ def delete_orphan_partition_row(store: Store, partition_row_id: int) -> None:
     store.database.execute("DELETE FROM partitions WHERE id = ? AND topic IS NULL", (partition_row_id,))
 
 
-def apply_row_changes(store: Store, changes: Iterable[RowChange]) -> None:
+def apply_row_changes_and_drop_aborted(store: Store, changes: Iterable[RowChange]) -> None:
     """Rewrite or delete the rows, or set their delete horizon. If a deleted row is the marker of an aborted
     transaction, the entry of this transaction in the table `aborted` is deleted, too."""
     for row in changes:
@@ -312,7 +312,7 @@ def apply_row_changes(store: Store, changes: Iterable[RowChange]) -> None:
             store.database.execute("DELETE FROM batches WHERE id = ?", (row.row_id,))
 
 
-def store_gaps_possible_before(store: Store, partition_row_id: int, sifted_offset: int) -> None:
+def advance_end_of_possible_gaps(store: Store, partition_row_id: int, sifted_offset: int) -> None:
     """Store that offsets before ``sifted_offset`` may be missing in the partition from now on, because a compaction may
     remove their records. A lower offset than the stored one changes nothing."""
     store.database.execute(
@@ -326,7 +326,7 @@ def store_cleaned_offset(store: Store, partition_row_id: int, cleaned_offset: in
     store.database.execute("UPDATE partitions SET cleaned_offset = ? WHERE id = ?", (cleaned_offset, partition_row_id))
 
 
-def vacuum_pages(store: Store) -> None:
+def vacuum_chunk_of_pages(store: Store) -> None:
     """Release up to `CHUNK_PAGES` free pages, so that the file becomes shorter at the next checkpoint."""
     for _ in range(CHUNK_PAGES):
         # For more pages SQLite returns a row without columns after each page, and the module `sqlite3` stops there.

@@ -81,7 +81,7 @@ class AclEntry:
     operations: frozenset[Operation]
     """The operations that the rule allows or denies; ALL stands for each operation."""
     resource_type: ResourceType
-    resource_name: str
+    resource_name_or_prefix: str
     """The resource's name; with a * at its end, the rule applies to all names that begin with the text before the *."""
     host: IPv4Network | IPv6Network | None
     """The addresses of the clients to which the rule applies; None means any address."""
@@ -95,11 +95,11 @@ class AclEntry:
         return (
             self.resource_type is type_
             and self.principal in (str(principal), f"{principal.kind}:*")
-            and (self.host is None or self._applies_to_address(_parse_address(host)))
+            and (self.host is None or self._applies_to_address_or_denies_unknown(_parse_address(host)))
             and (Operation.ALL in self.operations or not self.operations.isdisjoint(operations))
         )
 
-    def _applies_to_address(self, address: IPv4Address | IPv6Address | None) -> bool:
+    def _applies_to_address_or_denies_unknown(self, address: IPv4Address | IPv6Address | None) -> bool:
         """Whether the rule, which has a ``host``, applies to a peer at ``address``. If the address is unknown (None), a
         deny rule applies and an allow rule does not."""
         # A peer whose address is unknown: no allow rule with an address applies to it, but every deny rule does.
@@ -108,7 +108,9 @@ class AclEntry:
     def matches_name(self, name: str) -> bool:
         """Whether the rule applies to the resource with this name."""
         return (
-            name.startswith(self.resource_name[:-1]) if self.resource_name.endswith("*") else name == self.resource_name
+            name.startswith(self.resource_name_or_prefix[:-1])
+            if self.resource_name_or_prefix.endswith("*")
+            else name == self.resource_name_or_prefix
         )
 
 
@@ -146,7 +148,7 @@ class Acls:
         if str(principal) in self.super_users:
             return True
         names = [
-            rule.resource_name
+            rule.resource_name_or_prefix
             for rule in self._rules_regardless_of_name(principal, {operation}, type_, host)
             if rule.allows
         ]
@@ -234,7 +236,7 @@ def _parse_acl_entry(words: Sequence[str]) -> AclEntry:
         principal=_parse_principal(words[1]),
         operations=frozenset(_parse_operation(word) for word in words[2].split(",")),
         resource_type=type_,
-        resource_name=name,
+        resource_name_or_prefix=name,
         host=_parse_host(words[5]) if len(words) == 6 else None,
     )
 

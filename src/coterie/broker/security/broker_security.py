@@ -27,7 +27,7 @@ class BrokerSecurity:
         self.users = BrokerUsersFile(settings.users_path)
         if security.protocol.has_sasl:
             # Raises an error at the start if the users cannot be read: no client could authenticate.
-            self.users.names()
+            self.users.read_names()
         self.authentication_failures = AuthenticationFailureMessages()
         self.protocol_error_rate_limit = LogRateLimit()
         """Limits the log messages about peers that break the protocol, by address and kind of error."""

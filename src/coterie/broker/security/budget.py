@@ -26,10 +26,10 @@ class ByteBudget:
         size may: otherwise a request larger than the budget could never run."""
         return not self.bytes_in_flight or self.bytes_in_flight + size <= self._size_max
 
-    async def take(self, size: int, *, may_skip_queue: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the budget has capacity for ``size`` bytes, or ``may_skip_queue`` returns True; then take the
-        bytes. ``may_skip_queue`` is called at the start and whenever bytes are released."""
-        await self._wait_until(lambda: self.has_capacity(size) or may_skip_queue())
+    async def take(self, size: int, *, may_exceed: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the budget has capacity for ``size`` bytes, or ``may_exceed`` returns True; then take the
+        bytes. ``may_exceed`` is called at the start and whenever bytes are released."""
+        await self._wait_until(lambda: self.has_capacity(size) or may_exceed())
         self.bytes_in_flight += size
 
     def take_unchecked(self, size: int) -> None:
@@ -110,7 +110,7 @@ class PrincipalByteBudget(ByteBudget):
         """Log ``message`` about a delayed request or response, as :meth:`log_delayed_request` does. A client can cause
         any number of such delays."""
         now_s = asyncio.get_running_loop().time()
-        self._log_limit.warn(logger, f"{kind} {self._name}", message, more="more such delays", now_s=now_s)
+        self._log_limit.warn_or_debug(logger, f"{kind} {self._name}", message, more="more such delays", now_s=now_s)
 
     def _has_capacity_for_response(self, size: int) -> bool:
         """Whether a response of ``size`` bytes may be created now: it leaves a quarter of the budget free, or no other
@@ -147,7 +147,7 @@ class RequestBudgetShare:
         """Wait until a response of ``size`` bytes may be created, and take the bytes from the budgets of the connection
         and of the principal. The response that is sent next on the connection does not wait for the connection's
         budget: the other responses are sent after it, and would never release their bytes."""
-        await self._connection_budget.take(size, may_skip_queue=self._is_next_response)
+        await self._connection_budget.take(size, may_exceed=self._is_next_response)
         self._size += size
         await self._principal_budget.take_for_response(size, is_next_response=self._is_next_response)
         self._response_size += size

@@ -49,7 +49,7 @@ class SaslExchange:
         self.principal: Principal | None = None
         """The peer's principal; None until the peer is authenticated."""
 
-    def accept_request_or_fail(self, header: RequestHeader, *, is_served: bool) -> bool:
+    def accept_request_else_fail_or_raise(self, header: RequestHeader, *, is_served: bool) -> bool:
         """Whether this request is the next step of the exchange. False if a mechanism is selected and the request is
         not SaslAuthenticate: then the exchange has failed, and the caller must send an error response, as in Kafka.
         ``is_served``: whether the broker supports the request's API in its version.
@@ -70,7 +70,7 @@ class SaslExchange:
         self._has_api_versions = self._has_api_versions or is_served
         return True
 
-    def select_mechanism(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
+    def select_mechanism_or_fail(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
         """Select the mechanism that the peer requests, and return True. If the broker does not offer it, the exchange
         has failed, and False is returned. ``has_raw_tokens``: whether the peer sends its tokens as frames without a
         request header, as after SaslHandshake v0."""

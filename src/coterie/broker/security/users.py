@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.broker.storage.folder import make_private_folder
+from coterie.broker.storage.folder import make_folder_private_if_new
 from coterie.config.durable_files import replace_private_file
 from coterie.nouns.errors import WorldError
 from coterie.wire.scram import HASH_BY_MECHANISM, Credential
@@ -61,7 +61,7 @@ class BrokerUsersFile:
             for mechanism in HASH_BY_MECHANISM
         }
 
-    def names(self) -> list[str]:
+    def read_names(self) -> list[str]:
         """The names of all users, sorted.
 
         :raises WorldError: the file cannot be read, is not a users file, or was deleted since it was read.
@@ -131,7 +131,7 @@ class BrokerUsersFile:
             raise WorldError(f"the users in {self._path} cannot be read: {error.strerror}") from error
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         if stamp != self._stamp:
-            self._users = _read_users_file(self._path)
+            self._users = _read_existing_users_file(self._path)
             self._stamp = stamp
 
     def _write_users(self, users: Mapping[str, CredentialsByMechanism]) -> None:
@@ -143,7 +143,7 @@ class BrokerUsersFile:
             {"version": 1, "users": {name: _encode_credentials(user) for name, user in sorted(users.items())}}, indent=1
         )
         try:
-            make_private_folder(self._path.parent)
+            make_folder_private_if_new(self._path.parent)
             replace_private_file(self._path, text + "\n")
         except OSError as error:
             raise WorldError(f"the users in {self._path} cannot be written: {error.strerror}") from error
@@ -153,7 +153,7 @@ class BrokerUsersFile:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def _read_users_file(path: Path) -> Mapping[str, CredentialsByMechanism]:
+def _read_existing_users_file(path: Path) -> Mapping[str, CredentialsByMechanism]:
     """The credentials by user and mechanism in the file ``path``.
 
     :raises WorldError: the file cannot be read or is not a users file.

@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.nouns.errors import WorldError
 
 
-def make_private_folder(path: Path) -> None:
+def make_folder_private_if_new(path: Path) -> None:
     """Create the directory with mode 0700, and its missing parents with the default mode. An existing directory keeps
     its mode: that is its owner's decision.
 

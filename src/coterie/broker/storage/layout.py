@@ -90,7 +90,7 @@ DROP INDEX batches_by_offset;
 """By the number of an older layout: the statements that upgrade a file from it to the next layout."""
 
 
-def create_log_file(path: Path) -> None:
+def create_new_log_file(path: Path) -> None:
     """Create an empty log at ``path``, which must not exist. After a kill at any time there is either the complete file
     or none.
 

@@ -17,14 +17,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from coterie.broker.log_rate_limit import LogRateLimit
-from coterie.broker.storage.folder import lock_folder, make_private_folder
-from coterie.broker.storage.layout import check_is_broker_log, create_log_file
+from coterie.broker.storage.folder import lock_folder, make_folder_private_if_new
+from coterie.broker.storage.layout import check_is_broker_log, create_new_log_file
 from coterie.broker.storage.log_file import make_open_error
 from coterie.broker.storage.reader import ReadableSize, StoreReader
 from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, open_database_read_only
 from coterie.broker.storage.transaction_store import (
     AbortedTransaction,
-    check_transaction_is_open,
+    check_producer_transaction_is_open,
     read_aborted_transactions,
 )
 from coterie.broker.storage.uncancellable import run_uncancellable
@@ -168,14 +168,16 @@ class BrokerLog:
         """
         records = sum(head.last_offset_delta + 1 for _, head in batches)
 
-        def append_batches(store: Store) -> int:
+        def check_and_append_batches(store: Store) -> int:
             if requires_open_transaction:
-                check_transaction_is_open(store.database, partition.row_id, batches[0][1])
+                check_producer_transaction_is_open(store.database, partition.row_id, batches[0][1])
             # Only the first append can be refused, before anything is written.
             base_offset, *_ = [store.append(partition.row_id, data, head) for data, head in batches]
             return base_offset
 
-        return self.run_write(append_batches, lambda base_offset: partition.advance_end_offset(base_offset + records))
+        return self.run_write(
+            check_and_append_batches, lambda base_offset: partition.advance_end_offset(base_offset + records)
+        )
 
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str], *, partitions_max: int = sys.maxsize
@@ -187,11 +189,11 @@ class BrokerLog:
         :raises WorldError: the log cannot be written.
         """
 
-        def create(store: Store) -> StoredTopic:
+        def check_limit_and_create(store: Store) -> StoredTopic:
             store.check_partition_limit(partitions, partitions_max)
             return store.create_topic(name, partitions, configs)
 
-        await self.run_write(create, self._add_topic_in_memory)
+        await self.run_write(check_limit_and_create, self._add_topic_in_memory)
         return self.topics[name]
 
     async def increase_partitions_to(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
@@ -202,11 +204,11 @@ class BrokerLog:
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
-        def create(store: Store) -> tuple[StoredPartition, ...]:
+        def check_limit_and_create(store: Store) -> tuple[StoredPartition, ...]:
             store.check_partition_limit(count - len(topic.partitions), partitions_max)
             return store.increase_partitions_to(topic.topic_id, count)
 
-        await self.run_write(create, lambda stored: _add_partitions_in_memory(topic, stored))
+        await self.run_write(check_limit_and_create, lambda stored: _add_partitions_in_memory(topic, stored))
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic. When this returns, a new topic may have its name. The rows of its batches are deleted later,
@@ -237,12 +239,12 @@ class BrokerLog:
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
-        def set_start_in_memory(start_offset: int) -> None:
+        def set_start_and_request_deletion(start_offset: int) -> None:
             partition.start_offset = max(partition.start_offset, start_offset)
             self.deletion_wanted.set()
 
         return await self.run_write(
-            lambda store: store.advance_start_offset_to(partition.row_id, offset), set_start_in_memory
+            lambda store: store.advance_start_offset_to(partition.row_id, offset), set_start_and_request_deletion
         )
 
     async def replace_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
@@ -274,18 +276,18 @@ class BrokerLog:
         return await self.run_read(lambda reader: reader.batches(partition.row_id, offset, end_offset, size_max))
 
     async def readable_size(
-        self, partition: Partition, offset: int, size_max: int, *, end_offset: int, counted_bytes: int = 0
+        self, partition: Partition, offset: int, size_max: int, *, end_offset: int, included_earlier_bytes: int = 0
     ) -> ReadableSize:
         """The size of the batches that `read` would return from ``offset`` on; no batch is read from the file. To
         continue an earlier count of the same partition that ended at ``offset``, pass the size of that count as
-        ``counted_bytes``: these bytes count against ``size_max``, and the result's ``size`` includes them.
+        ``included_earlier_bytes``: these bytes count against ``size_max``, and the result's ``size`` includes them.
 
         :raises WorldError: the log cannot be read.
         """
         if offset >= end_offset:
-            return ReadableSize(size=counted_bytes, end_offset=offset, is_full=False)
+            return ReadableSize(size=included_earlier_bytes, end_offset=offset, is_size_limit_reached=False)
         return await self.run_read(
-            lambda reader: reader.readable_size(partition.row_id, offset, end_offset, size_max, counted_bytes)
+            lambda reader: reader.readable_size(partition.row_id, offset, end_offset, size_max, included_earlier_bytes)
         )
 
     async def aborted_transactions(
@@ -395,7 +397,7 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
     )
     with ExitStack() as held:
         try:
-            make_private_folder(path.parent)
+            make_folder_private_if_new(path.parent)
             held.enter_context(lock)
         except OSError as error:
             raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error
@@ -415,7 +417,7 @@ def _open_log_blocking(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog
     try:
         is_new = not path.exists()
         if is_new:
-            create_log_file(path)
+            create_new_log_file(path)
         else:
             with closing(open_database_read_only(path)) as database:
                 check_is_broker_log(database, path)

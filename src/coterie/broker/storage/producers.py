@@ -46,16 +46,18 @@ def find_duplicate(producer: ProducerState | None, head: BatchHeader) -> Produce
     return next((batch for batch in producer.batches if batch[:2] == (first, last)), None)
 
 
-def check_batch_sequence_and_epoch(producer: ProducerState | None, head: BatchHeader, *, starts_at_zero: bool) -> None:
+def check_batch_sequence_epoch_and_transaction(
+    producer: ProducerState | None, head: BatchHeader, *, unknown_producer_starts_at_zero: bool
+) -> None:
     """Check that a batch, which must not be a duplicate (`find_duplicate`), follows the producer's last batch in this
-    partition. ``starts_at_zero`` applies to a producer without state: if True, its first sequence number must be 0;
-    else any number is allowed, because its state may have expired.
+    partition. ``unknown_producer_starts_at_zero`` applies to a producer without state: if True, its first sequence
+    number must be 0; else any number is allowed, because its state may have expired.
 
     :raises KafkaRefusal: the first sequence number is not the next one (0 for a new epoch), the epoch is lower than the
         producer's last, or the producer has an open transaction and the batch is not transactional.
     """
     if producer is None:
-        if starts_at_zero and head.base_sequence:
+        if unknown_producer_starts_at_zero and head.base_sequence:
             raise KafkaRefusal(ErrorCode.out_of_order_sequence_number)
         return
     if head.producer_epoch < producer.epoch:

@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.broker.storage.store import open_database
+from coterie.broker.storage.store import open_database_any_thread
 
 
 class ReadableSize(NamedTuple):
     """The size of the whole batches that a read of one partition may return."""
 
     size: int
-    """The size of these batches in bytes, plus the ``counted_bytes`` of the call."""
+    """The size of these batches in bytes, plus the ``included_earlier_bytes`` of the call."""
     end_offset: int
     """The offset after the last of these batches; the offset at which the read begins if there are none."""
-    is_full: bool
+    is_size_limit_reached: bool
     """Whether no further batch fits: ``size_max`` is reached, or the next batch would exceed it."""
 
 
@@ -22,7 +22,7 @@ class StoreReader:
     must satisfy ``start_offset <= offset < end_offset`` of the partition."""
 
     def __init__(self, path: Path) -> None:
-        self.database = open_database(path)
+        self.database = open_database_any_thread(path)
         """For queries of other modules. They must be short: every fetch waits for them."""
         self.database.execute("PRAGMA query_only = ON")
 
@@ -52,12 +52,13 @@ class StoreReader:
         return b"".join(found)
 
     def readable_size(
-        self, partition_row_id: int, offset: int, end_offset: int, size_max: int, counted_bytes: int
+        self, partition_row_id: int, offset: int, end_offset: int, size_max: int, included_earlier_bytes: int
     ) -> ReadableSize:
-        """The size of the batches that `batches` would return from ``offset`` on, plus ``counted_bytes``, the size of
-        an earlier count that ended at ``offset``. ``counted_bytes`` count against ``size_max``: if there are any, a
-        first batch that exceeds ``size_max`` is not counted. No batch is read from the file, only the index."""
-        size, counted_to, is_full = counted_bytes, offset, False
+        """The size of the batches that `batches` would return from ``offset`` on, plus ``included_earlier_bytes``, the
+        size of an earlier count that ended at ``offset``. ``included_earlier_bytes`` count against ``size_max``: if
+        there are any, a first batch that exceeds ``size_max`` is not counted. No batch is read from the file, only the
+        index."""
+        size, counted_to, is_size_limit_reached = included_earlier_bytes, offset, False
         # The index contains all columns of this query: no batch is read.
         rows = self.database.execute(
             "SELECT size_bytes, last_offset FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
@@ -65,16 +66,16 @@ class StoreReader:
             (partition_row_id, offset, end_offset),
         )
         for size_bytes, last_offset in rows:
-            is_full = bool(size) and size + size_bytes > size_max
-            if is_full:
+            is_size_limit_reached = bool(size) and size + size_bytes > size_max
+            if is_size_limit_reached:
                 break
             size += size_bytes
             counted_to = last_offset + 1
-            is_full = size >= size_max
-            if is_full:
+            is_size_limit_reached = size >= size_max
+            if is_size_limit_reached:
                 break
         rows.close()
-        return ReadableSize(size=size, end_offset=counted_to, is_full=is_full)
+        return ReadableSize(size=size, end_offset=counted_to, is_size_limit_reached=is_size_limit_reached)
 
     def partition_sizes_by_row_id(self) -> dict[int, int]:
         """The size in bytes of each partition that has batches, by the partition's row id. Included are batches before

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from coterie.broker.storage.layout import create_or_upgrade_layout
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import BatchHeader, with_base_offset
+from coterie.wire.batches import BatchHeader, with_base_offset_and_leader_epoch
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 DAMAGE_ADVICE = "; `coterie broker check` lists the corruption; restore lost data from a backup"
@@ -79,7 +79,7 @@ class Store:
         :raises WorldError: the file has a newer layout.
         :raises sqlite3.Error: the file cannot be opened, upgraded or read.
         """
-        self.database = open_database(path)
+        self.database = open_database_any_thread(path)
         """For statements of other modules, inside the SQLite transaction in which they are called."""
         try:
             # The order matters: once a new file is in WAL mode, `auto_vacuum` cannot be changed.
@@ -107,7 +107,7 @@ class Store:
         self.database.close()
 
     @property
-    def changed_row_count(self) -> int:
+    def changed_row_count_so_far(self) -> int:
         """How many rows this connection has changed so far. The writer compares two values to find out whether a write
         changed any."""
         return self.database.total_changes
@@ -131,7 +131,8 @@ class Store:
             ) from None
         self._free_bytes = disk.f_bavail * disk.f_frsize
         self.has_disk_space = self._free_bytes >= self.free_bytes_min or (
-            self._free_bytes >= _FREE_BYTES_OF_WAL and self._free_bytes + self._unused_bytes() >= self.free_bytes_min
+            self._free_bytes >= _FREE_BYTES_OF_WAL
+            and self._free_bytes + self._unused_page_bytes() >= self.free_bytes_min
         )
 
     def commit(self) -> None:
@@ -157,7 +158,7 @@ class Store:
         if self.database.in_transaction:
             self.database.execute("ROLLBACK")
 
-    def _unused_bytes(self) -> int:
+    def _unused_page_bytes(self) -> int:
         """The size of the file's unused pages, in bytes. SQLite reuses them before the file grows."""
         (pages,) = self.database.execute("PRAGMA freelist_count").fetchone()
         (size,) = self.database.execute("PRAGMA page_size").fetchone()
@@ -189,7 +190,7 @@ class Store:
                 end_offset - 1,
                 head.max_timestamp_ms,
                 head.size_bytes,
-                with_base_offset(data, base_offset),
+                with_base_offset_and_leader_epoch(data, base_offset),
             ),
         )
         self._end_offsets_before.setdefault(partition_row_id, base_offset)
@@ -376,7 +377,7 @@ _WAL_SIZE_KEPT = 16 * 1024 * 1024
 """In bytes. A write-ahead log that grew beyond this during a long read is truncated to this size after a checkpoint."""
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database_any_thread(path: Path) -> sqlite3.Connection:
     """Open a connection to the file ``path``. At any time only one thread may use it, not necessarily the thread that
     opened it."""
     return sqlite3.connect(os.fspath(path), isolation_level=None, check_same_thread=False)

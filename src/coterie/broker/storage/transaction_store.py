@@ -124,7 +124,7 @@ def read_producer(database: sqlite3.Connection, partition_row_id: int, producer_
     return None if row is None else _decode_producer(*row)
 
 
-def check_transaction_is_open(database: sqlite3.Connection, partition_row_id: int, head: BatchHeader) -> None:
+def check_producer_transaction_is_open(database: sqlite3.Connection, partition_row_id: int, head: BatchHeader) -> None:
     """Check that the producer of a batch with the header ``head`` has an open transaction in the partition.
 
     :raises KafkaRefusal: INVALID_TXN_STATE, when it has none, or one of another epoch than the batch's.

@@ -113,25 +113,25 @@ class LogWriter:
             self._store.begin()
             is_writing = True
             for write in writes:
-                changes = self._store.changed_row_count
+                changes = self._store.changed_row_count_so_far
                 try:
                     outcomes.append((write, write[0](self._store), None))
                 except CoterieError as refused:
-                    assert self._store.changed_row_count == changes, "refuse before the first write"
+                    assert self._store.changed_row_count_so_far == changes, "refuse before the first write"
                     # It changed nothing, so the other writes of this SQLite transaction continue.
                     outcomes.append((write, None, refused))
             is_writing = False
             self._store.commit()
         except (OSError, sqlite3.Error) as error:
-            is_as_before = self._roll_back()
+            is_as_before = self._try_roll_back()
             failure = f"the broker's log cannot be written: {error}"
-            if is_writing and is_as_before and _is_corruption_error(error):
+            if is_writing and is_as_before and _is_corrupt_page_error(error):
                 self._log_damage_once(error)
                 return _CorruptPageRead(len(outcomes), DamagedLogError(failure))
             self._log_failure_once(error)
             return [(write, None, WorldError(failure)) for write in writes]
         except Exception as error:  # noqa: BLE001 bug in Coterie: callers get it, the thread continues
-            self._roll_back()
+            self._try_roll_back()
             return [(write, None, error) for write in writes]
         full = next((error for _, _, error in outcomes if isinstance(error, DiskFullError)), None)
         if full is not None:
@@ -140,7 +140,7 @@ class LogWriter:
             self._log_recovery_once()
         return outcomes
 
-    def _roll_back(self) -> bool:
+    def _try_roll_back(self) -> bool:
         """Undo the open SQLite transaction; returns whether that succeeded."""
         try:
             self._store.rollback()
@@ -181,7 +181,7 @@ class LogWriter:
         self._is_failing = False
 
 
-def _is_corruption_error(error: OSError | sqlite3.Error) -> bool:
+def _is_corrupt_page_error(error: OSError | sqlite3.Error) -> bool:
     """Whether a write failed because it read a corrupt page."""
     # Errors of the module `sqlite3` itself have no code; the low byte is the primary result code.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT

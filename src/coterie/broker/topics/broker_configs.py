@@ -82,7 +82,7 @@ def broker_config_keys_and_values(
         "listeners": f"{protocol}://{settings.host}:{address.rpartition(':')[2]}",
         "log.dirs": settings.data_path,
         "log.cleaner.backoff.ms": maintenance.cleaner_backoff_ms,
-        "log.cleaner.dedupe.buffer.size": maintenance.dedupe_buffer_size,
+        "log.cleaner.dedupe.buffer.size": maintenance.dedupe_buffer_bytes,
         "log.retention.check.interval.ms": maintenance.retention_check_interval_ms,
         "max.connections": settings.connections_max,
         "max.connections.per.ip": settings.connections_per_address_max or settings.connections_max,

@@ -181,7 +181,7 @@ def uses_log_append_time(configs: Mapping[str, str]) -> bool:
 # -- checking ---------------------------------------------------------------------------------------------------------
 
 
-def topic_config_error(configs: Mapping[str, str | None]) -> str | None:
+def topic_config_or_null_error(configs: Mapping[str, str | None]) -> str | None:
     """An error message, worded as Kafka's, if a topic cannot have these configs; else None."""
     given: dict[str, str] = {}
     for name, value in configs.items():

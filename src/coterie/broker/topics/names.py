@@ -29,7 +29,7 @@ def topic_name_error(name: str) -> str | None:
     return None
 
 
-def unknown_topic_error(name: str) -> ErrorCode:
+def invalid_or_unknown_topic_error(name: str) -> ErrorCode:
     """Kafka's error code for a topic that does not exist: INVALID_TOPIC_EXCEPTION if its name is invalid, else
     UNKNOWN_TOPIC_OR_PARTITION."""
     return ErrorCode.invalid_topic_exception if topic_name_error(name) else ErrorCode.unknown_topic_or_partition

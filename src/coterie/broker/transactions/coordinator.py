@@ -26,7 +26,7 @@ from coterie.broker.transactions.writes import (
     UnaddedPartitionRule,
     WriteResult,
     append,
-    begin_transaction_in_partition,
+    begin_transaction_in_offsets_partition,
     fresh_producer_id,
     step_coordinator,
 )
@@ -138,7 +138,7 @@ class TransactionCoordinator:
             lambda written: self._on_write_durable(batch.transactional_id or "", written),
         )
 
-    def begin_transaction_in_partition(
+    def begin_transaction_in_offsets_partition(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
@@ -146,11 +146,11 @@ class TransactionCoordinator:
         unadded_rule: UnaddedPartitionRule,
     ) -> "asyncio.Future[WriteResult]":
         """Queue the write that begins the producer's transaction in a partition to which the broker itself appends
-        (`writes.begin_transaction_in_partition`). The future gets the result once it is durable, or a `KafkaRefusal`,
-        or a `WorldError` if the log cannot be written."""
+        (`writes.begin_transaction_in_offsets_partition`). The future gets the result once it is durable, or a
+        `KafkaRefusal`, or a `WorldError` if the log cannot be written."""
         now_ms = self.now_ms()
         return self._log.run_write(
-            lambda store: begin_transaction_in_partition(
+            lambda store: begin_transaction_in_offsets_partition(
                 store, transactional_id, producer, topic_partition, unadded_rule, now_ms=now_ms
             ),
             lambda written: self._on_write_durable(transactional_id, written),
@@ -200,7 +200,7 @@ class TransactionCoordinator:
         while True:
             await self.abort_overdue()
             if self.now_ms() >= sweep_due_ms:
-                await self.delete_expired_states()
+                await self.delete_expired_states_or_warn()
                 sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
             due_ms = min(sweep_due_ms, self._timers.next_deadline_ms() or sweep_due_ms)
             self._timers_changed.clear()
@@ -215,9 +215,9 @@ class TransactionCoordinator:
         written, tried again after `_RETRY_DELAY_MS`."""
         now_ms = self.now_ms()
         while (transactional_id := self._timers.pop_due(now_ms)) is not None:
-            await self._abort_timed_out(transactional_id)
+            await self._abort_timed_out_or_retry_later(transactional_id)
 
-    async def delete_expired_states(self) -> None:
+    async def delete_expired_states_or_warn(self) -> None:
         """Delete expired producers and transactional ids, and the entries of aborted transactions that end before their
         partition's start offset. If the log cannot be written, a warning is logged and no error is raised."""
         now_ms = self.now_ms()
@@ -236,7 +236,7 @@ class TransactionCoordinator:
                 error,
             )
 
-    async def _abort_timed_out(self, transactional_id: str) -> None:
+    async def _abort_timed_out_or_retry_later(self, transactional_id: str) -> None:
         """Abort one transaction whose timeout has passed. A failure is logged; if the log cannot be written, the abort
         is tried again after `_RETRY_DELAY_MS`."""
         try:

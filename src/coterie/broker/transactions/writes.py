@@ -13,7 +13,7 @@ from enum import Enum
 
 from coterie.broker.storage.producers import (
     ProducerState,
-    check_batch_sequence_and_epoch,
+    check_batch_sequence_epoch_and_transaction,
     find_duplicate,
     state_after_batch,
     state_after_marker,
@@ -160,10 +160,11 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
     duplicate = find_duplicate(producer, head)
     if duplicate is not None:
         return WriteResult(base_offset=duplicate.base_offset)
-    check_batch_sequence_and_epoch(
+    check_batch_sequence_epoch_and_transaction(
         producer,
         head,
-        starts_at_zero=head.is_transactional and batch.unadded_partition_rule is UnaddedPartitionRule.ADD_PARTITION,
+        unknown_producer_starts_at_zero=head.is_transactional
+        and batch.unadded_partition_rule is UnaddedPartitionRule.ADD_PARTITION,
     )
     base_offset = store.append(batch.partition_row_id, batch.data, head)
     producer = state_after_batch(producer, head, base_offset)
@@ -195,7 +196,7 @@ def step_coordinator(
     return WriteResult(partition_offsets=partitions, effects=output.effects, markers=markers)
 
 
-def begin_transaction_in_partition(
+def begin_transaction_in_offsets_partition(
     store: Store,
     transactional_id: str,
     producer: ProducerIdAndEpoch,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.broker.users import users_app
-from coterie.cli.folders import parse_folder
+from coterie.cli.folders import parse_folder_unless_blank
 from coterie.cli.signals import interrupt_on_termination_signals
 from coterie.cli.stderr import log_to_stderr
 from coterie.config import defaults
@@ -34,7 +34,10 @@ def broker(
     data: Annotated[
         Path,
         typer.Option(
-            "--data", metavar="PATH", parser=parse_folder, help="Folder for all stored data: topics, groups, users."
+            "--data",
+            metavar="PATH",
+            parser=parse_folder_unless_blank,
+            help="Folder for all stored data: topics, groups, users.",
         ),
     ] = Path("coterie-data/broker"),
     security: Annotated[
@@ -165,7 +168,10 @@ def broker(
 @broker_app.command("check")
 def check_broker(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", parser=parse_folder, help="The broker's folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DATA", parser=parse_folder_unless_blank, help="The broker's folder.", show_default=False
+        ),
     ],
 ) -> None:
     """Check all data of a broker, which may be running.
@@ -180,10 +186,16 @@ def check_broker(
 @broker_app.command("backup")
 def back_broker_up(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", parser=parse_folder, help="The broker's folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DATA", parser=parse_folder_unless_blank, help="The broker's folder.", show_default=False
+        ),
     ],
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", parser=parse_folder, help="Folder for the copy.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="TARGET", parser=parse_folder_unless_blank, help="Folder for the copy.", show_default=False
+        ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing copy.")] = False,
 ) -> None:

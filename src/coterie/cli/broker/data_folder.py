@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.backup import back_up_log_and_return_size
 from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.settings import BrokerSettings
 
@@ -35,10 +35,10 @@ def run_backup_command(data: Path, target: Path, *, force: bool) -> int:
 
     With ``force``, an existing copy is overwritten.
 
-    :raises WorldError: see :func:`coterie.broker.maintenance.backup.back_up_log`.
+    :raises WorldError: see :func:`coterie.broker.maintenance.backup.back_up_log_and_return_size`.
     """
     source, copy = BrokerSettings(data_path=data), BrokerSettings(data_path=target)
-    size_bytes = back_up_log(
+    size_bytes = back_up_log_and_return_size(
         source.log_path, copy.log_path, copy.lock_path, force=force, report_progress=_print_progress_to_stderr
     )
     typer.echo(f"{copy.log_path}: {size_bytes / 1_000_000:.1f} MB; start a broker on this copy with --data {target}")

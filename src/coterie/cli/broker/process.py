@@ -92,12 +92,12 @@ async def _serve_until_signal(settings: BrokerSettings) -> None:
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, serving_asyncio_task.cancel)
 
-    def log_addresses(host: str, port: int) -> None:
+    def log_listening_and_client_addresses(host: str, port: int) -> None:
         logger.info("The broker listens at %s:%d; clients connect to %s:%d", settings.host, port, host, port)
 
     try:
         assignors = assign_functions_by_name(load_usable_installed_assignors(RebalancePolicy()))
-        await serve(settings, ready=log_addresses, assignors=assignors)
+        await serve(settings, ready=log_listening_and_client_addresses, assignors=assignors)
     except asyncio.CancelledError:
         logger.info("The broker has ended")
 

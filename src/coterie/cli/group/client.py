@@ -19,9 +19,9 @@ from coterie.cli.group.descriptions import (
 from coterie.cli.rest_request import (
     error_message,
     find_os_error_cause,
+    no_response_message,
     open_http_client,
     tls_failure_message,
-    unreachable_message,
 )
 from coterie.nouns.errors import WorldError
 
@@ -96,7 +96,7 @@ class GroupRestClient:
             raise WorldError(reason)
         return parse_order_response(response.content, source=f"The response of {response.url}")
 
-    def wait_for_group_condition(self, unmet_reason: Callable[[GroupDescription], str], *, timeout_s: float) -> str:
+    def wait_and_return_unmet_reason(self, unmet_reason: Callable[[GroupDescription], str], *, timeout_s: float) -> str:
         """Read the group's description again and again until ``unmet_reason`` returns "" for it, for ``timeout_s`` at
         most.
 
@@ -162,7 +162,7 @@ class GroupRestClient:
             try:
                 response = self._http_client.request(method, url + path)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                reason = reason or unreachable_message(url, error)
+                reason = reason or no_response_message(url, error)
                 continue
             self._has_any_worker_responded = True
             # The next request goes to this worker first: a worker that does not respond may cost a timeout.

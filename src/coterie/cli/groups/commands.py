@@ -113,7 +113,7 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
     :raises WorldError: when there is no such group, or not exactly one such member; see also
         :meth:`.GroupAdmin.remove_member`.
     """
-    removed = asyncio.run(_remove_only_matching_member(admin, GroupId(group), member))
+    removed = asyncio.run(_remove_sole_match_and_return_name(admin, GroupId(group), member))
     _make_console().print(f"Removed {escape(removed)} from group {escape(group)}.", soft_wrap=True)
 
 
@@ -152,7 +152,7 @@ async def _change_and_read_configs(
     return await admin.group_configs(group_id)
 
 
-async def _remove_only_matching_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
+async def _remove_sole_match_and_return_name(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
     """Remove the only member that ``member`` names; returns the member's name (:func:`name_by_member_id`).
 
     :raises WorldError: when there is no such group, or not exactly one such member.

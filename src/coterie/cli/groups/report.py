@@ -59,7 +59,7 @@ def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Co
         )
     if group.members:
         console.print(table)
-    for sentence in connect_group_problem_sentences(group):
+    for sentence in connect_group_instability_sentences(group):
         console.print(escape(sentence), soft_wrap=True)
 
 
@@ -76,7 +76,7 @@ def _print_classic_group(group_id: GroupId, group: ClassicGroupDescription, cons
         console.print("It has no members.")
 
 
-def connect_group_problem_sentences(group: GroupDescription) -> Iterator[str]:
+def connect_group_instability_sentences(group: GroupDescription) -> Iterator[str]:
     """One sentence for each fact that keeps the group from being stable: no members, a computation that is running or
     has failed, jobs that must stop or that wait, departed members, and jobs that no worker may run."""
     if not group.members:
@@ -100,13 +100,13 @@ def connect_group_problem_sentences(group: GroupDescription) -> Iterator[str]:
             yield f"{name} is no longer a member: {departed.reason}."
         if departed.delay_left_ms is not None:
             yield (
-                f"For {_seconds_text(departed.delay_left_ms)} more no worker runs {_jobs_text(departed.jobs)}, in case "
-                f"{name}, which has left, returns."
+                f"For {_whole_seconds_text(departed.delay_left_ms)} more no worker runs {_jobs_text(departed.jobs)}, "
+                f"in case {name}, which has left, returns."
             )
         if departed.held_left_ms:
             yield (
                 f"{name} has left without stopping its jobs: they may run there, and start on no other worker, for "
-                f"{_seconds_text(departed.held_left_ms)} more."
+                f"{_whole_seconds_text(departed.held_left_ms)} more."
             )
     for unplaceable in group.unplaceable:
         yield f"No worker runs {_jobs_text(unplaceable.jobs)}: {unplaceable.reason}."
@@ -136,7 +136,7 @@ def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
     departed = next((one for one in group.departed if one.member_id == holder), None)
     if departed is None:
         return f"{name} runs them"
-    return f"{name} has left; its session would have ended in {_seconds_text(departed.held_left_ms)}"
+    return f"{name} has left; its session would have ended in {_whole_seconds_text(departed.held_left_ms)}"
 
 
 def name_by_member_id(group: GroupDescription | ClassicGroupDescription) -> Mapping[MemberId, str]:
@@ -162,7 +162,7 @@ def _jobs_text(jobs: Jobs) -> str:
     return f"{len(names)} {'job' if len(names) == 1 else 'jobs'}" + (f" ({named}{rest})" if names else "")
 
 
-def _seconds_text(duration_ms: int) -> str:
+def _whole_seconds_text(duration_ms: int) -> str:
     """``duration_ms`` in whole seconds, such as "12 s"."""
     return f"{duration_ms / 1000:.0f} s"
 

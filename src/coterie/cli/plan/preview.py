@@ -37,7 +37,7 @@ from coterie.cli.group.client import GroupRestClient
 from coterie.cli.group.descriptions import GroupDescription, MemberDescription, parse_group_description
 from coterie.config.definition import split_list
 from coterie.config.worker import check_no_empty_names, parse_static_task
-from coterie.herder.group_view import find_members_by_any_name
+from coterie.herder.group_view import find_members_by_first_matching_name
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -78,7 +78,9 @@ class GroupWithMemberNames:
         instance id, else with this member id. The leader selects the worker of an order in the same way, but not by
         member id."""
         members_with_id = [member for member in self._members if member.member_id == text]
-        return [member.member_id for member in find_members_by_any_name(self._members, text) or members_with_id]
+        return [
+            member.member_id for member in find_members_by_first_matching_name(self._members, text) or members_with_id
+        ]
 
     def find_member(self, text: str) -> MemberId:
         """Return the only member that matches ``text``.
@@ -345,7 +347,7 @@ def _drains_that_would_wait(computed_plan: Plan, changed_snapshot: GroupSnapshot
     eligibility = Eligibility.from_members(changed_snapshot.members, changed_snapshot.configured_jobs)
     for member, remaining_jobs in computed_plan.owned_after.items():
         if changed_snapshot.members[member].is_draining and remaining_jobs:
-            yield member, eligibility.unassigned_reason(next(iter(remaining_jobs)), changed_snapshot.members)
+            yield member, eligibility.unassignable_reason(next(iter(remaining_jobs)), changed_snapshot.members)
 
 
 def _read_file_or_stdin(file: Path) -> bytes:
@@ -375,7 +377,7 @@ def _plan_json(computed_plan: Plan, names: Mapping[MemberId, str]) -> dict[str, 
             }
             for move in computed_plan.moves
         ],
-        "stopped": computed_plan.stopped_jobs_count,
+        "stopped": computed_plan.revoked_job_count,
         "rounds": computed_plan.round_count,
         "lasts_ms": computed_plan.waiting_ms,
         "unassigned": [
@@ -403,7 +405,7 @@ def _print_plan(
         console.print(table)
         waiting_count = sum(move.reason is StartReason.LOST and move.unassigned_ms > 0 for move in computed_plan.moves)
         console.print(
-            f"\n{computed_plan.stopped_jobs_count} of {_count_text(job_count, 'job')} would be stopped"
+            f"\n{computed_plan.revoked_job_count} of {_count_text(job_count, 'job')} would be stopped"
             + (
                 f", {len(computed_plan.reason_by_unassigned_job)} would be unassigned"
                 if computed_plan.reason_by_unassigned_job

@@ -122,10 +122,10 @@ def drain_worker_and_wait(url: str, worker: str) -> None:
         while True:
             description = group.describe_group()
             current_member = _find_worker_of_order(description, order_response)
-            if current_member is None and jobs_not_taken_over_yet(description, last_seen_member) and checks_left:
+            if current_member is None and jobs_about_to_be_taken_over(description, last_seen_member) and checks_left:
                 checks_left -= 1
             elif current_member is None and group.refuses_connections(last_seen_member.url):
-                check_jobs_handed_over(description, last_seen_member)
+                raise_unless_jobs_handed_over(description, last_seen_member)
                 _console.print(f"{escape(order_response.name)} has handed its jobs over and has ended.")
                 return
             if current_member is not None:
@@ -154,7 +154,7 @@ def _find_worker_of_order(description: GroupDescription, ordered: OrderResponse)
     return next((member for member in description.members if member.worker_id == ordered.worker_id), None)
 
 
-def jobs_not_taken_over_yet(description: GroupDescription, last: MemberDescription) -> Jobs:
+def jobs_about_to_be_taken_over(description: GroupDescription, last: MemberDescription) -> Jobs:
     """The configured jobs of ``last``, a member that has left, that other members are about to start: no member owns
     them yet, they do not wait for the return of a departed worker, and the group does not report them as
     unassigned."""
@@ -164,7 +164,7 @@ def jobs_not_taken_over_yet(description: GroupDescription, last: MemberDescripti
     return had - owned - waiting - Jobs.of(unassigned.job for unassigned in description.unassigned)
 
 
-def check_jobs_handed_over(description: GroupDescription, last_seen_member: MemberDescription) -> None:
+def raise_unless_jobs_handed_over(description: GroupDescription, last_seen_member: MemberDescription) -> None:
     """Check that a drained member, which has left the group, had handed its jobs over.
 
     ``last_seen_member`` is the member in the last description that contained it; ``description`` does not contain it.
@@ -229,7 +229,10 @@ def restart_workers_rolling(
                 present_members = (
                     member
                     for member in description.members
-                    if any(_is_same_worker(member, remaining_member) for remaining_member in members_to_restart)
+                    if any(
+                        _have_same_member_or_worker_id(member, remaining_member)
+                        for remaining_member in members_to_restart
+                    )
                 )
                 member = min(
                     present_members,
@@ -243,13 +246,13 @@ def restart_workers_rolling(
                 members_to_restart = [
                     remaining_member
                     for remaining_member in members_to_restart
-                    if not _is_same_worker(remaining_member, member)
+                    if not _have_same_member_or_worker_id(remaining_member, member)
                 ]
-                rejoined_member = _wait_until_restarted(
+                rejoined_member = _wait_until_restarted_and_running(
                     group, member, began_at_s=began_at_s, timeout_s=timeout_s, moves_jobs=moves_jobs
                 )
                 expected_members = [
-                    rejoined_member if _is_same_worker(remaining_member, member) else remaining_member
+                    rejoined_member if _have_same_member_or_worker_id(remaining_member, member) else remaining_member
                     for remaining_member in expected_members
                 ]
                 restarted.append(member.name)
@@ -289,7 +292,7 @@ def _check_sole_worker_may_restart(member: MemberDescription, *, is_named: bool,
     _console.print(f"{escape(member.name)} is the only worker of the group: no job runs until it has restarted.")
 
 
-def _wait_until_restarted(
+def _wait_until_restarted_and_running(
     group: GroupRestClient, member: MemberDescription, *, began_at_s: float, timeout_s: float, moves_jobs: bool
 ) -> MemberDescription:
     """Wait until ``member`` has restarted and runs its jobs, or those that it has got instead, and print that; returns
@@ -305,9 +308,11 @@ def _wait_until_restarted(
     has_lost_membership = False
     refused_since_s: float | None = None
 
-    def reason_not_rejoined(description: GroupDescription) -> str:
+    def reason_not_running_again(description: GroupDescription) -> str:
         nonlocal rejoined_member, has_lost_membership, refused_since_s
-        rejoined_member = next((other for other in description.members if _is_same_worker(other, member)), None)
+        rejoined_member = next(
+            (other for other in description.members if _have_same_member_or_worker_id(other, member)), None
+        )
         if rejoined_member is not None or not group.refuses_connections(member.url):
             refused_since_s = None
         elif refused_since_s is None:
@@ -330,12 +335,16 @@ def _wait_until_restarted(
         if rejoined_member.life is None:
             return "it does not respond"
         if rejoined_member.life == member.life:
-            return _jobs_left_to_move_text(rejoined_member) if moves_jobs else "it is still stopping its tasks"
+            return (
+                _move_progress_or_raise_if_cancelled(rejoined_member)
+                if moves_jobs
+                else "it is still stopping its tasks"
+            )
         if instability := _instability_reason(description):
             return instability
         return _tasks_not_started_text(group, member, rejoined_member)
 
-    if reason := group.wait_for_group_condition(reason_not_rejoined, timeout_s=timeout_s):
+    if reason := group.wait_and_return_unmet_reason(reason_not_running_again, timeout_s=timeout_s):
         what = "restarted" if moves_jobs else "restarted with all its jobs"
         raise WorldError(f"{member.name} has not {what} within {timeout_s:g} s: {reason}")
     assert rejoined_member is not None, "the worker has restarted"
@@ -359,7 +368,7 @@ def _jobs_after_restart_text(member: MemberDescription, rejoined_member: MemberD
     )
 
 
-def _jobs_left_to_move_text(member: MemberDescription) -> str:
+def _move_progress_or_raise_if_cancelled(member: MemberDescription) -> str:
     """How many jobs ``member``, which moves its jobs before it restarts, still has; and why the move waits, if it does.
 
     :raises WorldError: when the restart was cancelled.
@@ -393,7 +402,7 @@ def _tasks_not_started_text(
     return ""
 
 
-def _is_same_worker(member: MemberDescription, other_member: MemberDescription) -> bool:
+def _have_same_member_or_worker_id(member: MemberDescription, other_member: MemberDescription) -> bool:
     """Whether both are the same worker: they have the same member id or the same host:port.
 
     After a restart, a worker that kept its membership may have another port. A worker that lost its membership has
@@ -424,7 +433,7 @@ def _wait_until_stable(group: GroupRestClient, expected_members: Sequence[Member
             (
                 expected
                 for expected in expected_members
-                if not any(_is_same_worker(expected, member) for member in description.members)
+                if not any(_have_same_member_or_worker_id(expected, member) for member in description.members)
             ),
             None,
         )
@@ -438,7 +447,7 @@ def _wait_until_stable(group: GroupRestClient, expected_members: Sequence[Member
             _console.print(f"Waiting until the group is stable: {escape(reason)}.")
         return reason
 
-    if reason := group.wait_for_group_condition(reason_not_stable, timeout_s=STABLE_TIMEOUT_S):
+    if reason := group.wait_and_return_unmet_reason(reason_not_stable, timeout_s=STABLE_TIMEOUT_S):
         raise WorldError(f"The group is not stable: {reason}")
     assert last_description is not None, "the group was read"
     return last_description

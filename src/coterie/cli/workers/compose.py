@@ -67,8 +67,8 @@ uses the given folder."""
 def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
     """Create a runtime that runs tasks on Spark; see :data:`RuntimeFactory`.
 
-    :raises WorldError: when the folder of jars cannot be used (:func:`jar_settings`), or a file with certificates or
-        their key cannot be read.
+    :raises WorldError: when the folder of jars cannot be used (:func:`jar_settings_unless_default_missing`), or a file
+        with certificates or their key cannot be read.
     """
     return SparkTaskRuntime(
         SparkConfig(
@@ -79,7 +79,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             ),
             user_settings=settings.spark,
             config_providers=settings.providers,
-            jar_folder_settings=jar_settings(settings),
+            jar_folder_settings=jar_settings_unless_default_missing(settings),
             python_settings=PythonSettings(
                 allowed_modules=settings.pipeline_modules, executable=settings.python_executable
             ),
@@ -93,7 +93,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
     )
 
 
-def jar_settings(settings: WorkerSettings) -> JarSettings | None:
+def jar_settings_unless_default_missing(settings: WorkerSettings) -> JarSettings | None:
     """Return the folder of jars that the worker uses (``jars.dir``, or the default folder), and whether it fetches
     missing jars (``jars.fetch``).
 
@@ -149,14 +149,14 @@ def run_worker(
         open_listeners(settings.rest_admin_listeners, settings.rest_tls, key="admin.listeners") as admin_listeners,
     ):
         member = member_settings(settings, listeners)
-        place = _handover_if_same_protocol(settings, relaunch.inherited_handover(member))
+        membership_handover = _handover_if_same_protocol(settings, relaunch.inherited_handover(member))
         serving = run_worker_and_serve_rest(
             settings,
             listeners,
             runtime_factory,
             admin_listeners=admin_listeners,
             on_created=store_worker_and_add_handlers,
-            place=place,
+            membership_handover=membership_handover,
             check_settings=check_settings,
         )
         ended = asyncio.run(serving)
@@ -269,15 +269,15 @@ async def run_worker_and_serve_rest(
     admin_listeners: Sequence[BoundListener] = (),
     on_created: Callable[[Worker], None],
     membership_factory: MembershipFactory = make_group_membership,
-    place: Handover | None = None,
+    membership_handover: Handover | None = None,
     check_settings: Callable[[], object] = lambda: None,
 ) -> Exit:
     """Run a worker until it ends or must restart; returns its exit code, the reason, and the membership to hand over.
 
-    ``listeners`` and ``admin_listeners`` are the bound listeners of ``settings``, in the same order. ``place`` is the
-    membership of the worker's previous process, which the worker continues; None to join as a new
-    member. ``on_created`` is called with the worker before the worker starts. ``check_settings`` raises an error if the
-    worker could not restart with its present settings file. Several workers can run in one process.
+    ``listeners`` and ``admin_listeners`` are the bound listeners of ``settings``, in the same order.
+    ``membership_handover`` is the membership of the worker's previous process, which the worker continues; None to join
+    as a new member. ``on_created`` is called with the worker before the worker starts. ``check_settings`` raises an
+    error if the worker could not restart with its present settings file. Several workers can run in one process.
 
     :raises WorldError: when the worker cannot start, for example because no broker responds.
     :raises ConfigError: when an assignor or a listener of rebalances cannot be used.
@@ -298,14 +298,14 @@ async def run_worker_and_serve_rest(
     rebalance_listeners = _make_listener_thread(settings, assignors, watch)
     offers = await watch.read_offered_assignors()
     async with (
-        _open_or_create_topics(settings, client_id) as (topics, config_log, status_log),
+        _open_or_create_config_status_logs(settings, client_id) as (topics, config_log, status_log),
         open_http_client(client_contexts) as client,
     ):
         spec = MembershipSpec(
             worker_settings=settings,
             member_settings=member,
             client_id=client_id,
-            inherited_handover=place,
+            inherited_handover=membership_handover,
             offered_assignors=offers,
             config_topic_id=await config_log.topic_id() if _is_connect_group(settings) else None,
         )
@@ -317,7 +317,7 @@ async def run_worker_and_serve_rest(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
                     url=member.url,
-                    plugin_version=__version__,
+                    plugin_version_in_statuses=__version__,
                     name=settings.worker_name,
                     instance_id=member.instance_id,
                     group_protocol=settings.group_protocol,
@@ -330,7 +330,7 @@ async def run_worker_and_serve_rest(
                     topic_tracking_enabled=settings.topic_tracking_enable,
                     topic_reset_allowed=settings.topic_tracking_allow_reset,
                     rebalance_policy=policy,
-                    are_signatures_required=settings.rest_users_file is not None,
+                    must_protocol_sign_requests=settings.rest_users_file is not None,
                     session_key_settings=SessionKeySettings(
                         ttl_ms=settings.inter_worker_key_ttl_ms,
                         key_algorithm=settings.inter_worker_key_generation_algorithm,
@@ -345,7 +345,7 @@ async def run_worker_and_serve_rest(
                 membership=membership,
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
-                handover=place,
+                handover=membership_handover,
                 check_settings=check_settings,
                 assignors=assign_functions_by_name(assignors),
                 listeners=rebalance_listeners,
@@ -385,19 +385,19 @@ async def _run_worker_and_watch_assignors(worker: Worker, watch: AssignorMetadat
 
 
 async def _leave_group_of_handover(
-    settings: WorkerSettings, member: MemberSettings, place: Handover | None, reason: str
+    settings: WorkerSettings, member: MemberSettings, membership_handover: Handover | None, reason: str
 ) -> None:
-    """Leave the group as the member with the membership ``place``, which no process will continue.
+    """Leave the group as the member with the membership ``membership_handover``, which no process will continue.
 
-    Do nothing if ``place`` is None.
+    Do nothing if ``membership_handover`` is None.
     """
-    if place is not None:
+    if membership_handover is not None:
         offers = await AssignorMetadataWatch(_load_assignors(settings, RebalancePolicy())).read_offered_assignors()
         spec = MembershipSpec(
             worker_settings=settings,
             member_settings=member,
             client_id=settings.client_id or "coterie",
-            inherited_handover=place,
+            inherited_handover=membership_handover,
             offered_assignors=offers,
         )
         membership = make_group_membership(spec)
@@ -431,11 +431,13 @@ def _make_listener_thread(
     return RebalanceListenerThread(loaded, assignors, after_assignment=watch.read_metadata_soon)
 
 
-def _handover_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
-    """``place``, if it is a membership under the group protocol of ``settings``. Otherwise None, with a warning:
-    ``group.protocol`` has changed since the previous process handed the membership over."""
-    if place is None or isinstance(place, ConnectMembershipHandover) is _is_connect_group(settings):
-        return place
+def _handover_if_same_protocol(settings: WorkerSettings, membership_handover: Handover | None) -> Handover | None:
+    """``membership_handover``, if it is a membership under the group protocol of ``settings``. Otherwise None, with a
+    warning: ``group.protocol`` has changed since the previous process handed the membership over."""
+    if membership_handover is None or isinstance(membership_handover, ConnectMembershipHandover) is _is_connect_group(
+        settings
+    ):
+        return membership_handover
     logger.warning(
         "group.protocol is %s, but the previous process of this worker was a member by the other protocol; the worker "
         "joins as a new member",
@@ -452,7 +454,7 @@ def _shut_down_on_signals(worker: Worker) -> None:
 
 
 @asynccontextmanager
-async def _open_or_create_topics(
+async def _open_or_create_config_status_logs(
     settings: WorkerSettings, client_id: str
 ) -> AsyncIterator[tuple[TopicsClient, TopicLog, TopicLog]]:
     """Open the worker's topics, and create missing topics; yields the client, the config log and the status log.
@@ -474,7 +476,7 @@ async def _open_or_create_topics(
             partitions=1,
             replication_factor=settings.config_storage_replication_factor,
             setting_key="config.storage.topic",
-            is_ordered=True,
+            needs_one_partition=True,
         )
         status_log = await topics.open_log(
             settings.status_storage_topic,

@@ -64,7 +64,7 @@ def make_group_membership(spec: MembershipSpec) -> Membership:
             assert spec.inherited_handover is None or isinstance(spec.inherited_handover, ConnectMembershipHandover), (
                 "a membership of a connect group"
             )
-            member = ConnectMember(connect_member_settings(spec), spec.inherited_handover)
+            member = ConnectMember(make_connect_member_settings(spec), spec.inherited_handover)
             return GroupMembership(connect_step, member, make_connect_coordinator_client(spec))
 
 
@@ -89,12 +89,12 @@ def make_connect_coordinator_client(spec: MembershipSpec) -> KafkaConnectCoordin
     )
 
 
-def connect_member_settings(spec: MembershipSpec) -> ConnectMemberSettings:
+def make_connect_member_settings(spec: MembershipSpec) -> ConnectMemberSettings:
     """The settings of a member of a connect group. Its member id is that of ``spec.inherited_handover``, or new."""
-    place = spec.inherited_handover
+    membership_handover = spec.inherited_handover
     return ConnectMemberSettings(
         group_id=spec.member_settings.group_id,
-        member_id=MemberId(str(uuid.uuid4())) if place is None else place.member_id,
+        member_id=MemberId(str(uuid.uuid4())) if membership_handover is None else membership_handover.member_id,
         instance_id=spec.member_settings.instance_id,
         url=spec.member_settings.url,
         worker_name=spec.member_settings.worker_name,

@@ -27,24 +27,25 @@ VERSION = 1
 logger = logging.getLogger(__name__)
 
 
-def relaunch_process(settings: MemberSettings, place: Handover | None) -> NoReturn:
-    """Replace this process by a new one, and pass on ``place``, its membership as a member with ``settings``.
+def relaunch_process(settings: MemberSettings, membership_handover: Handover | None) -> NoReturn:
+    """Replace this process by a new one, and pass on ``membership_handover``, its membership as a member with
+    ``settings``.
 
-    If ``place`` is None, the new process joins the group as a new member.
+    If ``membership_handover`` is None, the new process joins the group as a new member.
 
     :raises WorldError: when the process cannot be replaced, for example because the interpreter was deleted or the disk
         is full.
     """
     environment = {key: value for key, value in os.environ.items() if key != PLACE_VARIABLE}
     try:
-        if place is not None:
+        if membership_handover is not None:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-                file.write(encode_membership(settings, place))
+                file.write(encode_membership(settings, membership_handover))
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
             environment[PLACE_VARIABLE] = str(descriptor)
-        environment.update(parent.prepare_environment_for_exec())
+        environment.update(parent.make_pipe_inheritable_for_exec())
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
@@ -66,7 +67,7 @@ def inherited_handover(settings: MemberSettings) -> Handover | None:
         return None
     try:
         with open(int(descriptor), "rb") as file:
-            return decode_membership(settings, file.read())
+            return decode_membership_if_same_member(settings, file.read())
     except (OSError, ValueError, WireError) as error:
         logger.warning(
             "The membership of this worker's previous process cannot be read; the worker joins as a new member: %s",
@@ -75,18 +76,19 @@ def inherited_handover(settings: MemberSettings) -> Handover | None:
         return None
 
 
-def encode_membership(settings: MemberSettings, place: Handover) -> bytes:
-    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode_membership`."""
+def encode_membership(settings: MemberSettings, membership_handover: Handover) -> bytes:
+    """Encode the membership ``membership_handover`` of a member with ``settings``, for
+    :func:`decode_membership_if_same_member`."""
     membership = {
         "version": VERSION,
         "who": _group_and_instance_id(settings),
         "said": _join_metadata(settings),
-        "place": encode_membership_handover(place).decode(),
+        "place": encode_membership_handover(membership_handover).decode(),
     }
     return json.dumps(membership).encode()
 
 
-def decode_membership(settings: MemberSettings, data: bytes) -> Handover | None:
+def decode_membership_if_same_member(settings: MemberSettings, data: bytes) -> Handover | None:
     """Decode ``data`` of :func:`encode_membership` for a member with ``settings``, as described at
     :func:`inherited_handover`.
 
@@ -100,7 +102,7 @@ def decode_membership(settings: MemberSettings, data: bytes) -> Handover | None:
             raise WireError(
                 f"the inherited membership has version {membership['version']}; version {VERSION} is needed"
             )
-        who, join_metadata, place = (
+        who, join_metadata, membership_handover = (
             membership["who"],
             membership["said"],
             decode_membership_handover(membership["place"].encode()),
@@ -109,9 +111,9 @@ def decode_membership(settings: MemberSettings, data: bytes) -> Handover | None:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
     if who != _group_and_instance_id(settings):
         return None
-    if isinstance(place, ClassicMembershipHandover) and join_metadata != _join_metadata(settings):
-        return replace(place, must_start_rebalance=True)
-    return place
+    if isinstance(membership_handover, ClassicMembershipHandover) and join_metadata != _join_metadata(settings):
+        return replace(membership_handover, must_start_rebalance=True)
+    return membership_handover
 
 
 def _group_and_instance_id(settings: MemberSettings) -> list[str | None]:

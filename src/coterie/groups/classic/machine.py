@@ -61,10 +61,10 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.new_members import (
-    check_total_metadata_size,
+    check_size_of_all_offered_protocols,
     has_room_for,
-    issue_member_id,
-    refuse_join_and_remove_member,
+    issue_member_id_or_raise,
+    refuse_as_full_and_remove_member,
     remove_pending_member,
 )
 from coterie.groups.classic.offset_messages import (
@@ -82,7 +82,7 @@ from coterie.groups.classic.offsets import (
     on_offset_request,
     on_topic_deleted,
     on_transaction_ended,
-    schedule_expiry_check,
+    schedule_expiry_check_if_needed,
 )
 from coterie.groups.classic.request_checks import check_generation, check_group_id, check_member
 from coterie.groups.classic.rounds import (
@@ -125,7 +125,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
         case GroupLoaded():
             on_loaded(turn)
     if turn.records or isinstance(event, GroupLoaded):
-        schedule_expiry_check(turn, is_just_loaded=isinstance(event, GroupLoaded))
+        schedule_expiry_check_if_needed(turn, is_just_loaded=isinstance(event, GroupLoaded))
     check_invariants(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
@@ -193,20 +193,20 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
         raise KafkaRefusal(ErrorCode.invalid_session_timeout)
     if group.is_nonexistent and request.member_id:
         raise KafkaRefusal(ErrorCode.unknown_member_id)
-    former_member_id = static_members.former_member_id(group, request)
-    present_member_id = former_member_id or request.member_id
+    former_id_if_static_rejoin = static_members.former_id_if_static_rejoin(group, request)
+    present_member_id = former_id_if_static_rejoin or request.member_id
     if not has_room_for(group, present_member_id):
-        refuse_join_and_remove_member(turn, request)
+        refuse_as_full_and_remove_member(turn, request)
         return
     if needs_rebalance_to_learn_protocols(group, request):
-        rebalance_to_learn_protocols(turn, request)
+        refuse_join_and_rebalance_for_protocols(turn, request)
         return
     check_protocols(group, request)
-    check_total_metadata_size(group, present_member_id, request.protocols)
-    if former_member_id is not None:
-        static_members.on_static_rejoin(turn, request, former_member_id)
+    check_size_of_all_offered_protocols(group, present_member_id, request.protocols)
+    if former_id_if_static_rejoin is not None:
+        static_members.on_static_rejoin(turn, request, former_id_if_static_rejoin)
     elif not request.member_id and request.requires_known_member_id and request.instance_id is None:
-        issue_member_id(turn, request)
+        issue_member_id_or_raise(turn, request)
     elif not request.member_id:
         add_member(turn, request, request.fresh_member_id)
     elif request.instance_id is None and remove_pending_member(turn, request.member_id):
@@ -215,7 +215,7 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
         on_rejoin(turn, request, check_member(group, request.member_id, request.instance_id))
 
 
-def rebalance_to_learn_protocols(turn: Turn, request: JoinGroup) -> None:
+def refuse_join_and_rebalance_for_protocols(turn: Turn, request: JoinGroup) -> None:
     """Start a rebalance, in which all members send all their protocols, and reply with COORDINATOR_LOAD_IN_PROGRESS,
     after which the client joins again. After a load the coordinator has only the selected protocol of each member.
 
@@ -284,15 +284,15 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
         turn.reply(earlier_reply_to, SyncGroupResponse(error=ErrorCode.rebalance_in_progress))
     group.parked_syncs[request.member_id] = request.reply_to
     if request.member_id == group.leader:
-        on_assignments(turn, dict(request.assignments))
+        write_assignments_or_rebalance(turn, dict(request.assignments))
 
 
-def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
+def write_assignments_or_rebalance(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
     """Write the leader's assignments, and reply to all parked SyncGroups, which have waited for them. If the
-    assignments exceed ``generation_size_max_bytes``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and
-    a rebalance starts."""
+    assignments exceed ``protocols_or_assignments_size_max_bytes``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as
+    from Kafka, and a rebalance starts."""
     group = turn.group
-    if sum(map(len, assignments.values())) > group.limits.generation_size_max_bytes:
+    if sum(map(len, assignments.values())) > group.limits.protocols_or_assignments_size_max_bytes:
         reply_to_parked_syncs(turn, ErrorCode.unknown_server_error)
         start_or_continue_rebalance(turn)
     else:

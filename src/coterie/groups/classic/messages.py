@@ -290,7 +290,7 @@ class PendingMemberTimer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMemberTimer:
     """Key of the timer that fires when a new member has waited for the response to its first JoinGroup for
-    ``ClassicGroupSettings.new_member_join_timeout_ms``: the member is removed."""
+    ``ClassicGroupSettings.first_join_response_timeout_ms``: the member is removed."""
 
     member_id: MemberId
 

@@ -47,12 +47,14 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
     return taken_slots < size_max
 
 
-def check_total_metadata_size(group: Group, member_id: MemberId, offered_protocols: tuple[MemberProtocol, ...]) -> None:
+def check_size_of_all_offered_protocols(
+    group: Group, member_id: MemberId, offered_protocols: tuple[MemberProtocol, ...]
+) -> None:
     """Check the size of the protocols that all members offer, with ``offered_protocols`` in place of those of
     ``member_id``.
 
     :raises KafkaRefusal: GROUP_MAX_SIZE_REACHED, when the names and metadata together exceed
-        ``generation_size_max_bytes``.
+        ``protocols_or_assignments_size_max_bytes``.
     """
     member = group.members.get(member_id)
     size_bytes = (
@@ -60,11 +62,11 @@ def check_total_metadata_size(group: Group, member_id: MemberId, offered_protoco
         + protocols_size_bytes(offered_protocols)
         - (protocols_size_bytes(member.protocols) if member is not None else 0)
     )
-    if size_bytes > group.limits.generation_size_max_bytes:
+    if size_bytes > group.limits.protocols_or_assignments_size_max_bytes:
         raise KafkaRefusal(ErrorCode.group_max_size_reached)
 
 
-def refuse_join_and_remove_member(turn: Turn, request: JoinGroup) -> None:
+def refuse_as_full_and_remove_member(turn: Turn, request: JoinGroup) -> None:
     """Respond with GROUP_MAX_SIZE_REACHED, and remove the member or the issued member id of the request; an open join
     phase no longer waits for it. If the size limit was lowered below the number of members, this removes the members
     that rejoin last (KIP-389)."""
@@ -77,7 +79,7 @@ def refuse_join_and_remove_member(turn: Turn, request: JoinGroup) -> None:
     rebalance_after_removal_if_needed(turn)
 
 
-def issue_member_id(turn: Turn, request: JoinGroup) -> None:
+def issue_member_id_or_raise(turn: Turn, request: JoinGroup) -> None:
     """Respond with MEMBER_ID_REQUIRED and a new member id, with which the client has to join again. So a client that
     gives up and joins again does not become two members. The id expires after the client's session timeout.
 

@@ -205,7 +205,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
     check_group_exists(group)
     if group.phase is not GroupPhase.EMPTY:
         raise KafkaRefusal(ErrorCode.non_empty_group)
-    remove_group(turn)
+    remove_empty_group(turn)
     turn.reply(request.reply_to, DeleteGroupResponse(error=ErrorCode.none))
 
 
@@ -214,7 +214,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
 
 def on_topic_deleted(turn: Turn, topic: str) -> None:
     """Remove the group's committed and pending offsets of ``topic``."""
-    for partition in partitions_with_offsets(turn.group):
+    for partition in partitions_with_committed_or_pending_offsets(turn.group):
         if partition.topic == topic:
             turn.write(OffsetRemoved(partition=partition))
 
@@ -234,11 +234,11 @@ def on_expiry_timer(turn: Turn) -> None:
     for partition in partitions_with_expired_offsets(group, turn.now_ms):
         turn.write(OffsetRemoved(partition=partition))
     if group.phase is GroupPhase.EMPTY and not (group.pending_join_members or group.offsets or group.pending_offsets):
-        remove_group(turn)
-    schedule_expiry_check(turn)
+        remove_empty_group(turn)
+    schedule_expiry_check_if_needed(turn)
 
 
-def schedule_expiry_check(turn: Turn, *, is_just_loaded: bool = False) -> None:
+def schedule_expiry_check_if_needed(turn: Turn, *, is_just_loaded: bool = False) -> None:
     """Set the timer of the next removal of expired offsets, unless it is set, or the group has neither a generation nor
     offsets. Directly after a load (``is_just_loaded``) the time also depends on the group's id: if many groups that
     were loaded together were checked together, the broker would be blocked for that long."""
@@ -255,9 +255,9 @@ def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPart
     none. A partition with a pending offset does not expire."""
     phase = group.phase
     topics_read = topics_in_use(group)
-    emptied_at_ms: int | None = None
+    retention_start_min_ms: int | None = None
     if phase is GroupPhase.EMPTY:
-        emptied_at_ms = group.generation_record.written_at_ms if group.generation_record is not None else None
+        retention_start_min_ms = group.generation_record.written_at_ms if group.generation_record is not None else None
     elif phase is not GroupPhase.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE or topics_read is None:
         return []
     retention_ms = group.limits.offsets_retention_ms
@@ -266,24 +266,25 @@ def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPart
         for partition, offset in group.offsets.items()
         if (topics_read is None or partition.topic not in topics_read)
         and partition not in group.pending_offsets
-        and now_ms >= expires_at_ms(offset, emptied_at_ms=emptied_at_ms, retention_ms=retention_ms)
+        and now_ms >= expires_at_ms(offset, retention_start_min_ms=retention_start_min_ms, retention_ms=retention_ms)
     )
 
 
-def expires_at_ms(offset: CommittedOffset, *, emptied_at_ms: int | None, retention_ms: int) -> int:
+def expires_at_ms(offset: CommittedOffset, *, retention_start_min_ms: int | None, retention_ms: int) -> int:
     """When ``offset`` expires: at the time that the client requested with the commit; if the client requested none,
-    ``retention_ms`` after the commit or, if later, after ``emptied_at_ms`` (None: this time does not count)."""
+    ``retention_ms`` after the commit or, if later, after ``retention_start_min_ms`` (None: this time does not
+    count)."""
     if offset.expires_at_ms is not None:
         return offset.expires_at_ms
-    return max(offset.committed_at_ms, emptied_at_ms or 0) + retention_ms
+    return max(offset.committed_at_ms, retention_start_min_ms or 0) + retention_ms
 
 
-def remove_group(turn: Turn) -> None:
+def remove_empty_group(turn: Turn) -> None:
     """Write tombstones for the group and all its offsets, and forget its issued member ids. A later join creates a new
     group of the same name. The group must be empty."""
     group = turn.group
     assert group.phase is GroupPhase.EMPTY
-    for partition in partitions_with_offsets(group):
+    for partition in partitions_with_committed_or_pending_offsets(group):
         turn.write(OffsetRemoved(partition=partition))
     turn.write(GroupRemoved())
     for member_id in sorted(group.pending_join_members):
@@ -337,7 +338,7 @@ def check_transactional_committer(group: Group, request: TxnOffsetCommit) -> Non
         check_generation(group, request.generation)
 
 
-def partitions_with_offsets(group: Group) -> list[TopicPartition]:
+def partitions_with_committed_or_pending_offsets(group: Group) -> list[TopicPartition]:
     """The partitions with a committed or a pending offset, sorted."""
     return sorted({*group.offsets, *group.pending_offsets})
 

@@ -37,7 +37,7 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     if group.join_phase is not None and group.join_phase.is_initial:
         group.join_phase.has_new_member_in_delay_part = True
     park_join(turn, member_id, request.reply_to)
-    turn.set_timer(NewMemberTimer(member_id=member_id), group.limits.new_member_join_timeout_ms)
+    turn.set_timer(NewMemberTimer(member_id=member_id), group.limits.first_join_response_timeout_ms)
     if is_first:
         open_initial_join_phase(turn)
     else:
@@ -89,10 +89,10 @@ def start_or_continue_rebalance(turn: Turn) -> None:
         group.pending_sync_members.clear()
         turn.cancel_timer(SyncTimer())
         group.join_phase = JoinPhase()
-        if not group.has_all_members_joined:
+        if not group.has_all_members_and_pending_joined:
             turn.set_timer(JoinPhaseTimer(), group.rebalance_timeout_ms)
-    if group.has_all_members_joined and not group.join_phase.is_initial:
-        complete_join_phase(turn)
+    if group.has_all_members_and_pending_joined and not group.join_phase.is_initial:
+        complete_or_extend_join_phase(turn)
 
 
 def rebalance_after_removal_if_needed(turn: Turn) -> None:
@@ -107,7 +107,7 @@ def rebalance_after_removal_if_needed(turn: Turn) -> None:
         start_or_continue_rebalance(turn)
 
 
-def complete_join_phase(turn: Turn) -> None:
+def complete_or_extend_join_phase(turn: Turn) -> None:
     """Remove the members that have not rejoined, except static members (`Member.stays_when_join_phase_missed`); then
     write the next generation, reply to all parked JoinGroups and begin the sync phase. If no member is left, write a
     generation without members. If all remaining members are static and absent, the join phase continues instead."""
@@ -190,7 +190,7 @@ def on_join_phase_timer(turn: Turn) -> None:
         join_phase.has_new_member_in_delay_part = False
         turn.set_timer(JoinPhaseTimer(), extension_ms)
     else:
-        complete_join_phase(turn)
+        complete_or_extend_join_phase(turn)
 
 
 # -- the sync phase -----------------------------------------------------------------------------------------------

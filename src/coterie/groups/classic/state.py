@@ -48,11 +48,11 @@ class ClassicGroupSettings:
     initial_rebalance_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     """How long the first join phase of an empty group stays open for further members; while members join, it is
     extended by this time (KIP-134)."""
-    new_member_join_timeout_ms: int = 300_000
+    first_join_response_timeout_ms: int = 300_000
     """How long a new member may wait for the response to its first JoinGroup. A constant in Kafka, too."""
     group_size_max: int = defaults.GROUP_SIZE_MAX
     """The greatest number of members of one group."""
-    generation_size_max_bytes: int = 64 * 1024 * 1024
+    protocols_or_assignments_size_max_bytes: int = 64 * 1024 * 1024
     """The greatest size in bytes of all protocols (names and metadata) that a group's members offer; also the greatest
     size in bytes of all their assignments. Kafka has no limit for the protocols offered; there the maximum size of a
     record, 1 MB by default, limits the selected metadata and the assignments together."""
@@ -224,7 +224,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
-    def has_all_members_joined(self) -> bool:
+    def has_all_members_and_pending_joined(self) -> bool:
         """Whether every member has a parked JoinGroup, and every issued member id was used or has expired."""
         return len(self.parked_joins) == len(self.members) and not self.pending_join_members
 

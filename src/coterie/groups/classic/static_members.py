@@ -53,7 +53,7 @@ def on_static_rejoin(turn: Turn, request: JoinGroup, former_id: MemberId) -> Non
         park_join(turn, new_id, request.reply_to)
         start_or_continue_rebalance(turn)
         return
-    write_new_member_id(turn, former_id, new_id)
+    rewrite_generation_with_new_id(turn, former_id, new_id)
     if request.supports_skip_assignment:
         response = join_response(group, new_id, skip_assignment=group.leader == new_id)
     else:
@@ -73,7 +73,7 @@ def would_change_protocol(
     return select_protocol(group) != group.protocol
 
 
-def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> None:
+def rewrite_generation_with_new_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> None:
     """Write the current generation again, with ``new_id`` in place of ``former_id``; the assignment stays."""
     group = turn.group
     assert group.generation_record is not None
@@ -109,7 +109,7 @@ def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -
         group.pending_sync_members.add(new_id)
 
 
-def former_member_id(group: Group, request: JoinGroup) -> MemberId | None:
+def former_id_if_static_rejoin(group: Group, request: JoinGroup) -> MemberId | None:
     """The member id of the present member with the request's instance id, which the request replaces. None when there
     is no such member, or when the request has a member id."""
     if request.member_id or request.instance_id is None:

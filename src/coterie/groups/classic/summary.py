@@ -43,20 +43,20 @@ def summarize_event(event: Event) -> Summary:
             return _summarize_offset_request(event)
         case JoinGroup():
             ids = event.member_id, "fresh", event.fresh_member_id, "instance", event.instance_id or ""
-            return "JoinGroup", *map(_shorten, ids), f"{len(event.protocols)} protocols"
+            return "JoinGroup", *map(_tail, ids), f"{len(event.protocols)} protocols"
         case SyncGroup():
-            instance_id = _shorten(event.instance_id or "")
+            instance_id = _tail(event.instance_id or "")
             count_text = f"{len(event.assignments)} assignments"
-            return "SyncGroup", _shorten(event.member_id), "instance", instance_id, event.generation, count_text
+            return "SyncGroup", _tail(event.member_id), "instance", instance_id, event.generation, count_text
         case LeaveGroup(members=members):
-            first_id = _shorten(members[0].member_id or members[0].instance_id or "") if members else ""
+            first_id = _tail(members[0].member_id or members[0].instance_id or "") if members else ""
             return "LeaveGroup", first_id, f"{len(members)} members"
         case DescribeGroup():
             return ("DescribeGroup",)
         case TimerFired(key=key):
-            return "TimerFired", type(key).__name__, _shorten(getattr(key, "member_id", ""))
+            return "TimerFired", type(key).__name__, _tail(getattr(key, "member_id", ""))
         case TopicDeleted(topic=topic):
-            return "TopicDeleted", _shorten(topic)
+            return "TopicDeleted", _tail(topic)
         case TransactionEnded(producer_id=producer_id, is_commit=is_commit):
             return "TransactionEnded", "producer", producer_id, "commit" if is_commit else "abort"
         case GroupLoaded():
@@ -67,10 +67,10 @@ def _summarize_offset_request(request: OffsetRequest) -> Summary:
     """A short description of ``request`` for the trace, as `summarize_event` returns it."""
     match request:
         case OffsetCommit():
-            return "OffsetCommit", _shorten(request.member_id), request.generation, f"{len(request.offsets)} offsets"
+            return "OffsetCommit", _tail(request.member_id), request.generation, f"{len(request.offsets)} offsets"
         case TxnOffsetCommit(member_id=member_id, producer=producer):
             count_text = f"{len(request.offsets)} offsets"
-            return "TxnOffsetCommit", _shorten(member_id), request.generation, *producer, count_text
+            return "TxnOffsetCommit", _tail(member_id), request.generation, *producer, count_text
         case OffsetFetch(partitions=partitions):
             return "OffsetFetch", "all" if partitions is None else f"{len(partitions)} partitions"
         case OffsetDelete(partitions=partitions):
@@ -79,6 +79,6 @@ def _summarize_offset_request(request: OffsetRequest) -> Summary:
             return ("DeleteGroup",)
 
 
-def _shorten(text: str) -> str:
+def _tail(text: str) -> str:
     """The last `ID_LENGTH_MAX` characters of ``text``."""
     return text[-ID_LENGTH_MAX:]

@@ -34,7 +34,7 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
     respond to."""
     group = turn.group
     # Most steps are heartbeats that change nothing. What is decided for a group that has its target stays as it is.
-    if request is None or turn.changes_group or group.needs_target:
+    if request is None or turn.has_records_or_pending_changes or group.needs_target:
         update_leader_and_computation(turn)
     if request is not None:
         move_member_toward_target(turn, request)
@@ -49,13 +49,13 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
     if news_of_all != group.announced:
         group.announced = news_of_all
         for member_id in sorted(group.sessions):
-            respond_to_held_if_news(turn, member_id)
+            advance_and_answer_held_if_news(turn, member_id)
     elif isinstance(group.computation, MemberChosenToCompute):
-        respond_to_held_if_news(turn, group.computation.member_id)
+        advance_and_answer_held_if_news(turn, group.computation.member_id)
     while group.freed:
         owner = group.target_owner.get(group.freed.pop())
         if owner is not None:
-            respond_to_held_if_news(turn, owner)
+            advance_and_answer_held_if_news(turn, owner)
 
 
 def update_leader_and_computation(turn: Turn) -> None:
@@ -63,7 +63,7 @@ def update_leader_and_computation(turn: Turn) -> None:
     compute if the chosen one has become unable, and begin a computation if one is due."""
     group = turn.group
     if group.metadata is not None or group.members:
-        turn.appoint_leader_if_missing()
+        turn.appoint_leader_if_none_present()
     group_epoch = group.group_epoch
     turn.write_group_record_if_changed()
     if group.group_epoch != group_epoch:
@@ -72,7 +72,7 @@ def update_leader_and_computation(turn: Turn) -> None:
     turn.write_group_record_if_changed()  # `begin_computation_if_due` may have noted why no member can compute
 
 
-def respond_to_held_if_news(turn: Turn, member_id: MemberId) -> None:
+def advance_and_answer_held_if_news(turn: Turn, member_id: MemberId) -> None:
     """If the response to the member's heartbeat is held: change the member's assignment by its next step towards the
     target, and send the response if it now contains something new."""
     session = turn.group.sessions.get(member_id)
@@ -107,7 +107,7 @@ def move_member_toward_target(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
-    before, epoch = group.currents[member_id], group.target_epoch(member_id)
+    before, epoch = group.currents[member_id], group.assignment_epoch_to_reach(member_id)
     after = before
     if epoch is not None:
         after = reconcile(
@@ -119,7 +119,7 @@ def move_member_toward_target(turn: Turn, request: Heartbeat) -> None:
             # A job of this member's target that it still holds is one that it gives back with this request.
             is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
             is_in_a_target=group.target_owner.__contains__,
-            has_received_responses=session.has_processed_responses,
+            has_received_responses=session.has_confirmed_all_responses,
         )
     reported = (
         request.owned if request.owned is not None or session.sent_contents is None else session.sent_contents.jobs
@@ -157,7 +157,7 @@ def has_received_every_response(group: Group, request: Heartbeat) -> bool:
     """Whether the sender of ``request`` has certainly received the contents of all earlier responses, its member epoch
     included."""
     is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
-    return is_epoch_known and group.sessions[request.member_id].has_processed_responses
+    return is_epoch_known and group.sessions[request.member_id].has_confirmed_all_responses
 
 
 def still_awaits_first_target(group: Group, request: Heartbeat) -> bool:
@@ -188,14 +188,14 @@ def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseConte
     session, current = group.sessions[member_id], group.currents[member_id]
     sent = session.sent_contents
     if request.member_epoch != current.member_epoch or contents.has_news_since(sent):
-        session.has_processed_responses = False  # until a request shows that the member has received this response
+        session.has_confirmed_all_responses = False  # until a request shows that the member has received this response
     # A response to a join, or to a request with all fields, leaves nothing out.
     known = None if request.member_epoch == JOIN or request.has_all_fields else sent
     has_assignment = known is None or contents.jobs != (request.owned if request.owned is not None else known.jobs)
     has_leader = known is None or (contents.leader_epoch, contents.leader_url) != (known.leader_epoch, known.leader_url)
     has_timeout = known is None or contents.session_timeout_ms != known.session_timeout_ms
     if has_timeout:
-        apply_longer_session_timeout(turn, group.members[member_id], contents.session_timeout_ms)
+        apply_session_timeout_if_longer(turn, group.members[member_id], contents.session_timeout_ms)
     response = HeartbeatResponse(
         error=ConnectErrorCode.NONE if contents.chosen_computation is None else ConnectErrorCode.COMPUTE_ASSIGNMENT,
         member_epoch=current.member_epoch,
@@ -210,7 +210,7 @@ def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseConte
     session.sent_contents = contents
     has_news = has_assignment or has_leader or has_timeout or contents.chosen_computation is not None
     session.response_without_news = (
-        None if has_news or turn.changes_group else ResponseWithoutNews(response, group.record_count)
+        None if has_news or turn.has_records_or_pending_changes else ResponseWithoutNews(response, group.record_count)
     )
 
 
@@ -234,7 +234,7 @@ def reuse_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
         or request.request_number <= session.request_number
         or request.max_wait_ms
         or session.held_heartbeat is not None
-        or not session.has_processed_responses
+        or not session.has_confirmed_all_responses
         or not isinstance(connection, Connected)
         or connection.connection_number != request.connection_number
         or connection.resumes
@@ -252,7 +252,7 @@ def has_jobs_to_await_or_release(group: Group, member_id: MemberId) -> bool:
     current = group.currents[member_id]
     if current.pending or len(current.assigned) != len(group.targets[member_id].target.jobs):
         return True
-    return group.needs_target and group.target_epoch(member_id) is None
+    return group.needs_target and group.assignment_epoch_to_reach(member_id) is None
 
 
 def assignment_in_response(group: Group, member_id: MemberId) -> AssignmentToMember:
@@ -260,7 +260,7 @@ def assignment_in_response(group: Group, member_id: MemberId) -> AssignmentToMem
     current, target = group.currents[member_id], group.targets[member_id].target
     return AssignmentToMember(
         jobs=current.assigned,
-        jobs_by_epoch={
+        jobs_by_assignment_epoch={
             epoch: assigned
             for epoch, jobs in sorted(current.job_epochs.items())
             if (assigned := jobs & current.assigned) != Jobs()
@@ -294,7 +294,7 @@ def renew_session(turn: Turn, member_id: MemberId) -> None:
         turn.set_timer(timer, session.ends_at_ms)
 
 
-def apply_longer_session_timeout(turn: Turn, metadata: MemberRecord, timeout_ms: int) -> None:
+def apply_session_timeout_if_longer(turn: Turn, metadata: MemberRecord, timeout_ms: int) -> None:
     """Apply the session timeout ``timeout_ms``, which a response is about to report to the member, if it is longer than
     the member's present one: the member's lease depends on it as soon as the member has received it. A shorter timeout
     applies only from the member's next request on (`apply_confirmed_shorter_session_timeout`)."""

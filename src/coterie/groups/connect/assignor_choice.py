@@ -23,7 +23,7 @@ def common_assignor(members: Collection[MemberRecord]) -> str | None:
     return min(common, key=lambda name: (sum(one.index(name) for one in names), name), default=None)
 
 
-def most_named_server_assignor(members: Iterable[MemberRecord]) -> str:
+def most_named_server_assignor_or_default(members: Iterable[MemberRecord]) -> str:
     """The coordinator's assignor that most members name; among several, the first by name. `DEFAULT_SERVER_ASSIGNOR` if
     no member names one."""
     named = Counter(member.server_assignor for member in members if member.server_assignor is not None)
@@ -40,7 +40,11 @@ def members_reading_all_versions(members: Sequence[MemberRecord], name: str) -> 
     order of ``members``."""
     ranges = [(one.member_id, assignor) for one in members if (assignor := offered_assignor(one, name)) is not None]
     needed = _enclosing_version_range(MetadataVersionRange.of_assignor(assignor) for _, assignor in ranges)
-    return [member_id for member_id, assignor in ranges if MetadataVersionRange.of_assignor(assignor).contains(needed)]
+    return [
+        member_id
+        for member_id, assignor in ranges
+        if MetadataVersionRange.of_assignor(assignor).contains_versions_of(needed)
+    ]
 
 
 class MetadataVersionRange(NamedTuple):
@@ -54,7 +58,7 @@ class MetadataVersionRange(NamedTuple):
     def of_assignor(cls, assignor: SupportedAssignor) -> Self:
         return cls(assignor.name, assignor.minimum_version, assignor.maximum_version)
 
-    def contains(self, other: "MetadataVersionRange") -> bool:
+    def contains_versions_of(self, other: "MetadataVersionRange") -> bool:
         """Whether this assignor reads all versions that ``other`` reads."""
         return self.minimum <= other.minimum and self.maximum >= other.maximum
 
@@ -86,7 +90,7 @@ def incompatible_assignors_error(others: Collection[Offer], changed: Offer) -> s
         )
     for name in common:
         ranges = [versions for one in offers for versions in one if versions.assignor_name == name]
-        if any(versions.contains(_enclosing_version_range(ranges)) for versions in ranges):
+        if any(versions.contains_versions_of(_enclosing_version_range(ranges)) for versions in ranges):
             return None
     return (
         f"with this worker, no member's assignor ({', '.join(sorted(common))}) can read the metadata versions of all "

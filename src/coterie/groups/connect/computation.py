@@ -15,7 +15,7 @@ from dataclasses import replace
 from coterie.groups.connect.assignor_choice import (
     common_assignor,
     members_reading_all_versions,
-    most_named_server_assignor,
+    most_named_server_assignor_or_default,
     offered_assignor,
 )
 from coterie.groups.connect.departures import defer_jobs, end_deferral
@@ -54,7 +54,7 @@ from coterie.nouns.target_assignments import (
 
 _RETRY_PAUSE_MS = 1_000
 _RETRY_PAUSE_MAX_MS = 60_000
-"""The first and the longest pause after failed computations (`pause_computations`)."""
+"""The first and the longest pause after failed computations (`pause_computations_after_failures`)."""
 _SENDING_PART = 10
 """The part of a computation's time that is left for sending the target, or the assignor's error: one tenth."""
 _LISTED_MEMBERS_MAX = 10
@@ -76,9 +76,9 @@ def begin_computation_if_due(turn: Turn) -> None:
         if group.deadlines.get(NextComputationTimer()) != at_ms:
             turn.set_timer(NextComputationTimer(), at_ms)
         return
-    name, able = assignor_and_able_members(group)
+    name, able = common_assignor_and_able_members(group)
     if name is None:
-        order_server_side_computation(turn, most_named_server_assignor(group.members.values()))
+        order_server_side_computation(turn, most_named_server_assignor_or_default(group.members.values()))
         return
     chosen = choose_computing_member(group, able)
     if chosen is not None:
@@ -90,10 +90,10 @@ def begin_computation_if_due(turn: Turn) -> None:
     if name in group.settings.server_assignors:
         order_server_side_computation(turn, name)
     else:
-        pause_computations(turn)
+        pause_computations_after_failures(turn)
 
 
-def assignor_and_able_members(group: Group) -> tuple[str | None, list[MemberId]]:
+def common_assignor_and_able_members(group: Group) -> tuple[str | None, list[MemberId]]:
     """The client-side assignor of the group, and the members that can compute with it: they read the metadata versions
     of all members, and are no static members that have left for a short time. None and no members if the members have
     no client-side assignor in common."""
@@ -132,7 +132,7 @@ def end_choice_of_unable_member(turn: Turn) -> None:
     group = turn.group
     if (
         isinstance(group.computation, MemberChosenToCompute)
-        and group.computation.member_id not in assignor_and_able_members(group)[1]
+        and group.computation.member_id not in common_assignor_and_able_members(group)[1]
     ):
         end_computation(turn)
         group.computed_at_ms = None
@@ -169,7 +169,7 @@ def order_server_side_computation(turn: Turn, name: str) -> None:
     turn.effects.append(ComputeTarget(snapshot=built))
 
 
-def pause_computations(turn: Turn) -> None:
+def pause_computations_after_failures(turn: Turn) -> None:
     """Begin no computation before a pause has ended; then members whose computation failed may be chosen again. Called
     when no member is left that can compute, and when an assignor of the coordinator has failed. The pause takes 1 s,
     then doubles with each call, up to 60 s, until a target is installed."""
@@ -261,7 +261,7 @@ def on_prepare_assignment(turn: Turn, request: PrepareAssignment) -> None:
     check_computing_request(group, request)
     check_was_chosen_to_compute(group, request.member_id)
     left_ms = group.deadlines[ComputationTimeoutTimer()] - turn.now_ms
-    name, able = assignor_and_able_members(group)
+    name, able = common_assignor_and_able_members(group)
     if name is not None and request.member_id in able:
         built = make_group_snapshot(turn, name, left_ms=left_ms)
     else:
@@ -352,7 +352,7 @@ def on_target_computed(turn: Turn, event: TargetComputed) -> None:
             turn.group.failed_members.clear()  # A member may compute for the next group epoch.
             return
     turn.change_group_record(assignment_error=f"the coordinator's assignor {built.assignor} failed: {error}")
-    pause_computations(turn)
+    pause_computations_after_failures(turn)
 
 
 # -- end ---------------------------------------------------------------------------------------------------------------

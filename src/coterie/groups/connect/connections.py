@@ -30,12 +30,12 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
                 turn.cancel_timer(ResponseHoldTimer(member_id=member_id))
                 session.connection = NotConnected()
                 if not resumes:
-                    begin_connection_grace_if_any(turn, member_id)
+                    begin_member_connection_grace_if_any(turn, member_id)
             case _:
                 pass  # The member has sent a request on another connection since, or has left for a short time.
 
 
-def begin_connection_grace_if_any(turn: Turn, member_id: MemberId) -> None:
+def begin_member_connection_grace_if_any(turn: Turn, member_id: MemberId) -> None:
     """Called when the member's connection has ended. If the member has a connection grace, the time within which it
     must send a request on another connection, store a `ConnectionClosure`, and set the timer of the grace."""
     group = turn.group

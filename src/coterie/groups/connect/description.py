@@ -1,6 +1,6 @@
 """ConnectGroupDescribe and ListGroups: a group's state for clients that are not its members."""
 
-from coterie.groups.connect.assignor_choice import common_assignor, most_named_server_assignor
+from coterie.groups.connect.assignor_choice import common_assignor, most_named_server_assignor_or_default
 from coterie.groups.connect.messages import (
     NO_MEMBER,
     DescribedDepartedMember,
@@ -35,14 +35,14 @@ def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
         state=group.group_state(),
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor=common_assignor(members) or most_named_server_assignor(members),
+        assignor=common_assignor(members) or most_named_server_assignor_or_default(members),
         computing_member=computing_member(group),
         assignment_error=metadata.assignment_error,
         leader=group.leader or NO_MEMBER,
         leader_epoch=group.leader_epoch,
         config_offset=group.config_offset,
         members=tuple(describe_member(group, one.member_id) for one in members) if request.includes_members else (),
-        departed_members=describe_departed_members(group, turn.now_ms) if request.includes_members else (),
+        departed_members=describe_all_departed_members(group, turn.now_ms) if request.includes_members else (),
         unplaceable=metadata.unplaceable,
         configs=group.configs,
         effective_configs=group.settings.configs(),
@@ -95,7 +95,7 @@ def member_state(group: Group, member_id: MemberId) -> MemberState:
     return MemberState.STABLE
 
 
-def describe_departed_members(group: Group, now_ms: int) -> tuple[DescribedDepartedMember, ...]:
+def describe_all_departed_members(group: Group, now_ms: int) -> tuple[DescribedDepartedMember, ...]:
     """All departed members in a ConnectGroupDescribe response, sorted by member id; the times that are left count from
     ``now_ms``."""
     return tuple(

@@ -47,11 +47,11 @@ def delete_group(turn: Turn, request: DeleteGroup) -> None:
             f"jobs may still run on a member that was removed from group {group.group_id} (by an operator, or because "
             f"it gave back revoked jobs too late); try again in {max(0, held_until_ms - turn.now_ms)} ms",
         )
-    remove_group(turn, with_configs=True)
+    remove_empty_group(turn, with_configs=True)
     turn.reply(request.reply_to, ErrorOnlyResponse())
 
 
-def remove_group(turn: Turn, *, with_configs: bool) -> None:
+def remove_empty_group(turn: Turn, *, with_configs: bool) -> None:
     """Remove the records of a group without members. Its configs are removed only ``with_configs``, when an operator
     deletes the group; they stay when the group expires, because an operator may set them before a worker joins."""
     group = turn.group

@@ -31,7 +31,7 @@ def on_loaded(turn: Turn) -> None:
     last_epoch = greatest_epoch_in_records(group)
     if is_last_step_incomplete(group):
         remove_incomplete_members(turn)
-        if has_partially_written_target(group):
+        if has_target_newer_than_group_record(group):
             set_targets_to_current_jobs(turn)
         turn.change_group_record(group_epoch=GroupEpoch(last_epoch + 1))
     share_equal_job_sets(group)
@@ -66,17 +66,17 @@ def is_last_step_incomplete(group: Group) -> bool:
         return bool(ids or group.departed or group.configured)
     return (
         greatest_epoch_in_records(group) > group.group_epoch
-        or has_partially_written_target(group)
-        or targets_differ_from_configured(group)
+        or has_target_newer_than_group_record(group)
+        or does_current_target_differ_from_configured(group)
     )
 
 
-def has_partially_written_target(group: Group) -> bool:
+def has_target_newer_than_group_record(group: Group) -> bool:
     """Whether the records of a target assignment were written, but not the group record that completes them."""
     return any(one.assignment_epoch > group.assignment_epoch for one in group.targets.values())
 
 
-def targets_differ_from_configured(group: Group) -> bool:
+def does_current_target_differ_from_configured(group: Group) -> bool:
     """Whether the target assignment belongs to the present group epoch, and its jobs, with the deferred and the
     unplaceable ones, are not exactly the configured jobs."""
     metadata = group.metadata

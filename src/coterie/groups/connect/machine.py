@@ -31,17 +31,17 @@ from coterie.groups.connect.computation import (
 from coterie.groups.connect.connections import on_connection_closed, remove_member_unless_many_disconnected
 from coterie.groups.connect.departures import release_held_jobs
 from coterie.groups.connect.description import on_describe_group
-from coterie.groups.connect.emptiness import delete_group, remove_group, schedule_or_cancel_group_expiry
+from coterie.groups.connect.emptiness import delete_group, remove_empty_group, schedule_or_cancel_group_expiry
 from coterie.groups.connect.loading import on_loaded
 from coterie.groups.connect.membership import (
     check_request_number,
-    member_to_remove,
+    member_to_remove_or_raise,
     on_join,
     on_leave,
     remove_member,
-    respond_to_held_heartbeat,
+    respond_to_held_heartbeat_if_any,
     session_timeout_removal_reason,
-    store_configured_jobs_of_leader,
+    store_configured_jobs_if_from_leader,
     store_new_target_reasons,
     update_member_metadata,
 )
@@ -149,7 +149,7 @@ def on_request(turn: Turn, request: Request) -> None:
         case InstallAssignment():
             on_install_assignment(turn, request)
         case RemoveMember():
-            removed = member_to_remove(turn.group, request)
+            removed = member_to_remove_or_raise(turn.group, request)
             remove_member(turn, removed, jobs_may_still_run=True, defers_jobs=True, reason="an operator has removed it")
             turn.reply(request.reply_to, ErrorOnlyResponse())
         case SetGroupConfigs():
@@ -180,15 +180,15 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     if request.member_epoch == JOIN:
         on_join(turn, request)
     else:
-        check_epoch_and_owned_jobs(group, request)
+        check_number_epoch_and_owned_jobs(group, request)
         update_member_metadata(turn, request)
-    accept_heartbeat(turn, request)
+    update_session_and_answer_held_heartbeat(turn, request)
     store_new_target_reasons(turn, request)
-    store_configured_jobs_of_leader(turn, request)
+    store_configured_jobs_if_from_leader(turn, request)
     end_step(turn, request)
 
 
-def check_epoch_and_owned_jobs(group: Group, request: Heartbeat) -> None:
+def check_number_epoch_and_owned_jobs(group: Group, request: Heartbeat) -> None:
     """Check that the sender is a member, that the request is newer than the last one, that its member epoch is the
     member's, and that each owned job in it is assigned to the member, or revoked and not given back yet. The previous
     epoch is accepted with a list of owned jobs: the response with the new epoch may have been lost, or may have crossed
@@ -215,7 +215,7 @@ def check_epoch_and_owned_jobs(group: Group, request: Heartbeat) -> None:
         )
 
 
-def accept_heartbeat(turn: Turn, request: Heartbeat) -> None:
+def update_session_and_answer_held_heartbeat(turn: Turn, request: Heartbeat) -> None:
     """Store what an accepted heartbeat reports, renew the session, and respond to an older heartbeat that is held."""
     group = turn.group
     member_id = request.member_id
@@ -223,14 +223,14 @@ def accept_heartbeat(turn: Turn, request: Heartbeat) -> None:
     apply_confirmed_shorter_session_timeout(turn, request)
     if session.held_heartbeat is not None:
         # The member acts only on the response to its newest request, so this one contains nothing new.
-        respond_to_held_heartbeat(
+        respond_to_held_heartbeat_if_any(
             turn, member_id, HeartbeatResponse(member_epoch=group.currents[member_id].member_epoch)
         )
     session.request_number = max(session.request_number, request.request_number)
     former = session.connection if isinstance(session.connection, Connected) else None
     is_same_connection = former is not None and former.connection_number == request.connection_number
-    session.has_processed_responses = is_same_connection and (
-        session.has_processed_responses or not request.has_all_fields
+    session.has_confirmed_all_responses = is_same_connection and (
+        session.has_confirmed_all_responses or not request.has_all_fields
     )
     if former is None or (former.connection_number, former.resumes) != (request.connection_number, request.resumes):
         session.connection = Connected(connection_number=request.connection_number, resumes=request.resumes)
@@ -297,7 +297,7 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
         case ComputationTimeoutTimer():
             on_computation_timeout(turn)
         case EmptyGroupExpiryTimer():
-            remove_group(turn, with_configs=False)
+            remove_empty_group(turn, with_configs=False)
     return None
 
 

@@ -93,7 +93,7 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
             ConnectErrorCode.GROUP_MAX_SIZE_REACHED,
             f"group {group.group_id} is full: group.connect.max.size is {group.settings.group_size_max} members",
         )
-    metadata = member_record_from_join(turn, request)
+    metadata = preliminary_member_record_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
     returned = returning_member(group, request)
@@ -148,7 +148,7 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
             f"member {member_id} joined with the instance id {before.instance_id}, and joins again with "
             f"{request.instance_id}; restart the worker, so that it joins with another member id",
         )
-    metadata = member_record_from_join(turn, request)
+    metadata = preliminary_member_record_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
     is_changed = is_target_affected(before, metadata) or requests_new_target(request)
@@ -184,7 +184,7 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
     """
     group = turn.group
     before, target = group.members[holder], group.targets[holder]
-    metadata = member_record_from_join(turn, request)
+    metadata = preliminary_member_record_from_join(turn, request)
     check_assignors(group, metadata, instead_of=holder)
     check_config_topic(group, request)
     if is_target_affected(before, metadata) or requests_new_target(request):
@@ -227,7 +227,7 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
     return None
 
 
-def member_record_from_join(turn: Turn, request: Heartbeat) -> MemberRecord:
+def preliminary_member_record_from_join(turn: Turn, request: Heartbeat) -> MemberRecord:
     """The member's record from ``request``, a join, with the group's session timeout. ``group_epoch`` and
     ``joined_epoch`` are the group epoch before this step; the caller replaces them."""
     group = turn.group
@@ -243,7 +243,7 @@ def member_record_from_join(turn: Turn, request: Heartbeat) -> MemberRecord:
         name=request.name or "",
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=group.settings.session_timeout_ms,
-        connection_grace_ms=new_connection_grace_ms(request) or 0,
+        connection_grace_ms=connection_grace_ms_if_sent(request) or 0,
         server_assignor=request.server_assignor,
         client_assignors=assignors_without_reasons(request.client_assignors or ()),
         claims=None if request.claims is None else request.claims.jobs,
@@ -251,7 +251,7 @@ def member_record_from_join(turn: Turn, request: Heartbeat) -> MemberRecord:
     )
 
 
-def new_connection_grace_ms(request: Heartbeat) -> int | None:
+def connection_grace_ms_if_sent(request: Heartbeat) -> int | None:
     """The connection grace in ``request``, in ms, at least 0; None if it has not changed."""
     return None if request.connection_grace_ms is None else max(0, request.connection_grace_ms)
 
@@ -274,7 +274,7 @@ def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
             ("rebalance_timeout_ms", request.rebalance_timeout_ms),
             ("url", request.url),
             ("name", request.name),
-            ("connection_grace_ms", new_connection_grace_ms(request)),
+            ("connection_grace_ms", connection_grace_ms_if_sent(request)),
             ("draining", request.draining),
         )
         if value is not None
@@ -344,7 +344,7 @@ def store_new_target_reasons(turn: Turn, request: Heartbeat) -> None:
             given[one.name] = NewTargetReason(reason=one.reason, group_epoch=turn.new_group_epoch)
 
 
-def store_configured_jobs_of_leader(turn: Turn, request: Heartbeat) -> None:
+def store_configured_jobs_if_from_leader(turn: Turn, request: Heartbeat) -> None:
     """Store the configured jobs that the leader reports. The group epoch rises if the jobs differ from those of an
     earlier report. A report of another member is ignored, and so is a report that equals the same leader's last one or
     has a lower config offset. If the group has no leader, one is appointed first."""
@@ -352,7 +352,7 @@ def store_configured_jobs_of_leader(turn: Turn, request: Heartbeat) -> None:
     reported = request.configured
     if reported is None:
         return
-    turn.appoint_leader_if_missing()
+    turn.appoint_leader_if_none_present()
     if request.member_id != turn.new_leader:
         return
     known, topic_id = group.configured, group.sessions[request.member_id].config_topic_id
@@ -415,7 +415,7 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
                 request_number=session.request_number,
             )
         )
-        respond_to_held_heartbeat(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
+        respond_to_held_heartbeat_if_any(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
         update_revocations_and_timer(turn, member_id)
         session.connection = NotConnected()
         turn.cancel_timer(ConnectionGraceTimer(member_id=member_id))
@@ -479,7 +479,7 @@ def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, 
     turn.removals.append(Removal(member_id=member_id, url=metadata.url, reason=reason, departed=departed))
     turn.bump_group_epoch()
     message = f"member {member_id} is not in the group any more: {reason}"
-    respond_to_held_heartbeat(
+    respond_to_held_heartbeat_if_any(
         turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message=message)
     )
     drop_all_member_state(turn, member_id)
@@ -487,7 +487,7 @@ def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, 
         turn.set_timer(HeldJobsTimer(member_id=member_id), session.ends_at_ms)
 
 
-def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
+def member_to_remove_or_raise(group: Group, request: RemoveMember) -> MemberId:
     """The member that ``request`` removes: if the request has an instance id, the static member with this instance id;
     otherwise the member with the request's member id.
 
@@ -527,7 +527,7 @@ def drop_all_member_state(turn: Turn, member_id: MemberId) -> None:
     end_computation_of_member(turn, member_id)
 
 
-def respond_to_held_heartbeat(turn: Turn, member_id: MemberId, response: HeartbeatResponse) -> None:
+def respond_to_held_heartbeat_if_any(turn: Turn, member_id: MemberId, response: HeartbeatResponse) -> None:
     """Send ``response`` to the held heartbeat of the member, if there is one."""
     session = turn.group.sessions[member_id]
     if session.held_heartbeat is not None:

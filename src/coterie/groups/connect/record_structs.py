@@ -45,12 +45,12 @@ def read_jobs(reader: Reader) -> Jobs:
     connectors = reader.compact_array(reader.compact_string, element_size_min=_NAME_SIZE_MIN)
     tasks: set[ConnectorTaskId] = set()
 
-    def read_tasks_of_connector() -> None:
+    def add_tasks_of_next_connector() -> None:
         name = ConnectorName(reader.compact_string())
         tasks.update(ConnectorTaskId(name, number) for number in reader.compact_int32_array())
         reader.skip_tagged_fields()
 
-    reader.compact_array(read_tasks_of_connector, element_size_min=_TASKS_SIZE_MIN)
+    reader.compact_array(add_tasks_of_next_connector, element_size_min=_TASKS_SIZE_MIN)
     reader.skip_tagged_fields()
     if not connectors and not tasks:
         return NO_JOBS

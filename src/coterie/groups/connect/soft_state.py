@@ -143,7 +143,7 @@ class Session:
     """The heartbeat whose response is held."""
     sent_contents: ResponseContents | None = None
     """The contents of the responses to the member so far; None before the first response."""
-    has_processed_responses: bool = False
+    has_confirmed_all_responses: bool = False
     """Whether the last request of the member shows that it has processed all responses so far. A request with all
     fields does not show this: a member sends all fields on a new connection, and while it waits for a response."""
     response_without_news: ResponseWithoutNews | None = None

@@ -166,7 +166,7 @@ class Group:
         """Whether the group has a member that has not left for a short time."""
         return any(current.member_epoch != LEAVE_BRIEFLY for current in self.currents.values())
 
-    def target_epoch(self, member_id: MemberId) -> GroupEpoch | None:
+    def assignment_epoch_to_reach(self, member_id: MemberId) -> GroupEpoch | None:
         """The assignment epoch that the member is to reach; None if no target was computed since it joined."""
         computed = self.targets[member_id].assignment_epoch > NO_EPOCH
         is_included = computed or self.assignment_epoch >= self.members[member_id].joined_epoch
@@ -182,14 +182,14 @@ class Group:
             return GroupState.EMPTY
         if self.needs_target:
             return GroupState.ASSIGNING
-        if all(self.has_reached_target(member_id) for member_id in self.members):
+        if all(self.has_reached_target_or_left_briefly(member_id) for member_id in self.members):
             return GroupState.STABLE
         return GroupState.RECONCILING
 
-    def has_reached_target(self, member_id: MemberId) -> bool:
+    def has_reached_target_or_left_briefly(self, member_id: MemberId) -> bool:
         """Whether the member is at its target epoch, with exactly the jobs of its target assignment. Also True for a
         static member that has left for a short time, and while no leader has reported the configured jobs."""
-        current, epoch = self.currents[member_id], self.target_epoch(member_id)
+        current, epoch = self.currents[member_id], self.assignment_epoch_to_reach(member_id)
         if current.member_epoch == LEAVE_BRIEFLY:
             return True
         if epoch is None:

@@ -37,16 +37,16 @@ def summarize_event(event: Event) -> Summary:
             owned = "unchanged" if event.owned is None else len(event.owned)
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.member_epoch, event.request_number, owned
         case TimerFired(key=key):
-            return "TimerFired", type(key).__name__, _shorten(getattr(key, "member_id", ""))
+            return "TimerFired", type(key).__name__, _tail(getattr(key, "member_id", ""))
         case ReleaseHeldResponse(member_id=member_id):
-            return "ReleaseHeldResponse", _shorten(member_id)
+            return "ReleaseHeldResponse", _tail(member_id)
         case PrepareAssignment():
-            return "PrepareAssignment", _shorten(event.member_id), event.member_epoch
+            return "PrepareAssignment", _tail(event.member_id), event.member_epoch
         case InstallAssignment():
             members = f"{len(event.target.members)} members"
             return (
                 "InstallAssignment",
-                _shorten(event.member_id),
+                _tail(event.member_id),
                 event.group_epoch,
                 f"error {event.assignor_error}",
                 members,
@@ -56,15 +56,15 @@ def summarize_event(event: Event) -> Summary:
         case ConnectionClosed(connection_number=connection, member_ids=member_ids):
             return "ConnectionClosed", connection, f"{len(member_ids)} members"
         case RemoveMember():
-            return "RemoveMember", _shorten(event.member_id)
+            return "RemoveMember", _tail(event.member_id)
         case CheckOffsetAccess():
-            return "CheckOffsetAccess", _shorten(event.member_id), event.member_epoch
+            return "CheckOffsetAccess", _tail(event.member_id), event.member_epoch
         case SetGroupConfigs(configs=configs):
             return "SetGroupConfigs", f"{len(configs)} configs"
         case DescribeGroup() | DeleteGroup() | GroupLoaded():
             return (type(event).__name__,)
 
 
-def _shorten(text: str) -> str:
+def _tail(text: str) -> str:
     """The last `ID_LENGTH_MAX` characters of ``text``."""
     return text[-ID_LENGTH_MAX:]

@@ -42,7 +42,7 @@ class Turn:
         self.records.append(record)
 
     @property
-    def changes_group(self) -> bool:
+    def has_records_or_pending_changes(self) -> bool:
         """Whether this step has written a record, or changes the group record."""
         return bool(self.records or self._changes)
 
@@ -70,7 +70,7 @@ class Turn:
         """Change these fields of the group record, which :meth:`write_group_record_if_changed` writes."""
         self._changes |= changes
 
-    def appoint_leader_if_missing(self) -> None:
+    def appoint_leader_if_none_present(self) -> None:
         """Appoint a leader if the group has none, or if the leader has left, also for a short time: the present member
         that joined first. Without a present member, the group has no leader."""
         group = self.group

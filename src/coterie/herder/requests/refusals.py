@@ -85,10 +85,10 @@ def unknown_connector_refusal(name: ConnectorName) -> RequestRefused:
     return not_found_refusal(f"Connector {name} not found")
 
 
-def timeout_refusal(activity: str, began_at_ms: int | None) -> RequestRefused:
+def timeout_refusal(activity: str, began_at_wall_clock_ms: int | None) -> RequestRefused:
     """The refusal of a request whose time limit is over, in Connect's words. ``activity``: what the worker is doing for
-    the request, such as ``listing its plugins``; it began at ``began_at_ms``, in milliseconds since the Unix epoch, or
-    None if that is not known."""
-    began = "" if began_at_ms is None else f", which began at {instant_text(began_at_ms)}"
+    the request, such as ``listing its plugins``; it began at ``began_at_wall_clock_ms``, in milliseconds since the Unix
+    epoch, or None if that is not known."""
+    began = "" if began_at_wall_clock_ms is None else f", which began at {instant_text(began_at_wall_clock_ms)}"
     message = f"Request timed out. The worker is currently {activity}{began}."
     return RequestRefused(problem=Problem.TIMED_OUT, message=message)

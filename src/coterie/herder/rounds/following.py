@@ -23,7 +23,7 @@ def on_stop_all_before_join(turn: Turn) -> None:
     """A round of an eager group has begun, which this worker joins only after all its tasks have stopped: drop all its
     jobs."""
     leading.drop_pending_assignment(turn)
-    if place.drop_jobs_before_join(turn):
+    if place.drop_jobs_before_join_unless_done(turn):
         turn.emit(
             WriteLogMessage(text="Rebalance with protocol eager: this worker stops all its tasks before it rejoins")
         )
@@ -37,8 +37,8 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     is_repeated_answer = not herder.place.is_lost and event.epoch == herder.place.epoch
     has_failed = result.error is not AssignmentErrorCode.NO_ERROR
     herder.rounds.protocol = result.protocol
-    rejoin.clear_rejoin_request(turn)
-    rebalance_window.close_window(turn)
+    rejoin.clear_rejoin_request_of_ended_round(turn)
+    rebalance_window.cancel_rebalance_window(turn)
     leading.drop_pending_assignment(turn)
     if event.leader != event.member_id:
         rebalance_window.forget_jobs_of_computed_round(turn)
@@ -50,7 +50,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
         # All members keep their jobs. A worker whose config log lagged requests another round when it has caught up;
         # the leader's config log lagged in this round, even if it has caught up since then.
         if event.leader == event.member_id or not herder.has_read_config_to(event.config_offset):
-            rejoin.add_reason(turn, RejoinAfterConfigLogRead(end_offset=event.config_offset))
+            rejoin.add_or_replace_reason(turn, RejoinAfterConfigLogRead(end_offset=event.config_offset))
         return
     herder.rounds.last_completed_generation = GenerationId(event.epoch)
     if event.replaces_all:
@@ -58,16 +58,16 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
         leading.reset_assignor_state(turn)
         rejoin.drop_reasons(turn, RejoinAfterJobsReleased)
         if must_rejoin_after_empty_eager_round(herder.rounds.computed_round_jobs, configured=herder.config.jobs()):
-            rejoin.add_reason(turn, RejoinAfterJobsReleased())
-    if not herder.lifecycle.is_leaving and _needs_rejoin_after_release(herder, event.revoked):
+            rejoin.add_or_replace_reason(turn, RejoinAfterJobsReleased())
+    if not herder.lifecycle.is_shutting_down and _needs_rejoin_after_release(herder, event.revoked):
         # A deleted job is assigned to no worker: no round need follow its release while other jobs still stop.
         unreported = event.revoked & herder.config.jobs() if herder.is_caught_up else event.revoked
-        rejoin.add_reason(turn, RejoinAfterJobsReleased(unreported_releases=unreported))
+        rejoin.add_or_replace_reason(turn, RejoinAfterJobsReleased(unreported_releases=unreported))
     if not is_repeated_answer:
         # A follower that rejoins may receive the current generation again, whose delay started earlier.
         _set_rebalance_delay_timer(turn, result.delay_ms)
         herder.rounds.completed_rounds += 1
-    if herder.place.is_leader:
+    if herder.place.is_leader_with_current_assignment:
         leading.set_postponed_moves_timer(turn)
         statuses.delete_orphaned_statuses(turn)
         statuses.report_unassigned_jobs(turn, leading.unassigned_reasons(herder))
@@ -80,7 +80,7 @@ def must_rejoin_after_empty_eager_round(computed_round_jobs: Jobs | None, *, con
     return computed_round_jobs == NO_JOBS and bool(configured)
 
 
-def on_runtime_opened(turn: Turn) -> None:
+def resume_inherited_membership(turn: Turn) -> None:
     """The runtime is open: set the timer of the scheduled rebalance delay that the previous process has received, if
     one runs. (The member joins after the first `SetWorkerState` order, which `place` sends.)"""
     if turn.herder.rounds.rebalance_delay_ends_ms is not None:
@@ -93,9 +93,9 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     text = f"The group membership is lost; this worker stops all its tasks, and rejoins unless it ends: {event.reason}"
     turn.emit(WriteLogMessage(text=text))
     place.forget_membership(turn)
-    rejoin.clear_rejoin_request(turn)
+    rejoin.clear_rejoin_request_of_ended_round(turn)
     rejoin.drop_reasons(turn, RejoinAfterConfigLogRead, RejoinAfterJobsReleased)
-    rebalance_window.close_window(turn)
+    rebalance_window.cancel_rebalance_window(turn)
     rebalance_window.forget_jobs_of_computed_round(turn)
     leading.drop_pending_assignment(turn)
     leading.forget_last_round(turn)
@@ -136,7 +136,7 @@ def membership_handover(herder: Herder) -> ClassicMembershipHandover | None:
         jobs=here.assigned,
         rebalance_delay_ends_ms=herder.rounds.rebalance_delay_ends_ms,
         may_have_missed_protocol_change=not here.has_current_assignment,
-        must_start_rebalance=here.is_named_leader
+        must_start_rebalance=here.is_leader_of_last_round
         or rejoin.has_reason(herder, RejoinAfterJobsReleased)
         or not here.has_current_assignment
         or herder.allowed_jobs_until_restart is not None,  # The next process takes new jobs again.

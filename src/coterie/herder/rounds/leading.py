@@ -35,7 +35,7 @@ def on_assignments_requested(turn: Turn, event: AssignmentsRequested) -> None:
     this leader, look up the log's end offset, and set the timer of :func:`end_round_without_changes`."""
     herder, pending = turn.herder, PendingAssignment(request=event)
     herder.leader_state.moves_at_ms = None
-    if not herder.has_read_config_to(_highest_config_offset(pending)):
+    if not herder.has_read_config_to(_highest_non_foreign_config_offset(pending)):
         herder.leader_state.last_lookup_id += 1
         pending = replace(pending, log_end_lookup_id=herder.leader_state.last_lookup_id)
         turn.emit(
@@ -49,7 +49,7 @@ def compute_assignment_if_ready(turn: Turn) -> None:
     """Compute the pending assignment, if there is one and this leader has read the config log as far as all members
     have. Members with another config log do not count (:func:`_members_with_foreign_config_log`)."""
     pending = turn.herder.leader_state.pending_assignment
-    if pending is not None and turn.herder.has_read_config_to(_highest_config_offset(pending)):
+    if pending is not None and turn.herder.has_read_config_to(_highest_non_foreign_config_offset(pending)):
         turn.emit(CancelTimer(timer="assign"))
         _compute_and_send_assignments(turn, pending)
 
@@ -79,7 +79,7 @@ def end_round_without_changes(turn: Turn) -> None:
     herder, pending = turn.herder, turn.herder.leader_state.pending_assignment
     if pending is None:
         return
-    request, highest_config_offset = pending.request, _highest_config_offset(pending)
+    request, highest_config_offset = pending.request, _highest_non_foreign_config_offset(pending)
     turn.emit(
         WriteLogMessage(
             text="This rebalance assigns no new jobs: this leader has read the config topic to offset "
@@ -95,7 +95,7 @@ def end_round_without_changes(turn: Turn) -> None:
 
 def last_computed_round_if_leader(herder: Herder) -> RoundSnapshot | None:
     """The last round that this worker has computed; None if it is not the leader now, or has computed none."""
-    return herder.leader_state.last_round if herder.place.is_named_leader else None
+    return herder.leader_state.last_round if herder.place.is_leader_of_last_round else None
 
 
 def group_view_of(turn: Turn) -> GroupView | None:
@@ -150,7 +150,11 @@ def clear_moves_deadline_if_due(turn: Turn) -> bool:
     """Whether the time has come at which the leader may continue postponed moves of jobs. If so, this time is also
     cleared."""
     herder, leader_state = turn.herder, turn.herder.leader_state
-    if not herder.place.is_leader or leader_state.moves_at_ms is None or turn.now_ms < leader_state.moves_at_ms:
+    if (
+        not herder.place.is_leader_with_current_assignment
+        or leader_state.moves_at_ms is None
+        or turn.now_ms < leader_state.moves_at_ms
+    ):
         return False
     leader_state.moves_at_ms = None
     return True
@@ -168,10 +172,12 @@ def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> Non
         views[member] = replace(views[member], claims=NO_JOBS)
     unassigned: Mapping[Job, str] = {}
     if token.protocol is ConnectProtocol.EAGER:
-        computed = _assign_eagerly(turn, request, eligible_members=request.members.keys() - foreign_members)
+        computed = _assign_eagerly_if_all_stopped(
+            turn, request, eligible_members=request.members.keys() - foreign_members
+        )
         eligibility = Eligibility.from_members(views, herder.config.jobs())
     else:
-        computed, round_ = _assign_cooperatively(turn, token.generation, views)
+        computed, round_ = _assign_cooperatively_and_store_state(turn, token.generation, views)
         eligibility, unassigned = round_.eligibility, round_.reason_by_unassigned_job
     herder.leader_state.last_round = group_view.snapshot_round(
         herder.leader_state.last_round,
@@ -187,7 +193,7 @@ def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> Non
     turn.emit(SendAssignments(token=request.token, computed=computed))
 
 
-def _assign_cooperatively(
+def _assign_cooperatively_and_store_state(
     turn: Turn, generation: GenerationId, views: Mapping[MemberId, MemberSpec]
 ) -> tuple[ComputedAssignments, RoundOutcome]:
     """Compute a cooperative round: all members keep their jobs, except the jobs that this round revokes. Also stores
@@ -204,7 +210,7 @@ def _assign_cooperatively(
         received_delay_ms=remaining_delay_ms(herder.rounds.rebalance_delay_ends_ms, turn.now_ms),
     )
     herder.leader_state.assignor_state = round_.assignor_state
-    herder.leader_state.moves_at_ms = turn.now_ms + round_.next_moves_in_ms if round_.next_moves_in_ms else None
+    herder.leader_state.moves_at_ms = turn.now_ms + round_.next_moves_timer_ms if round_.next_moves_timer_ms else None
     rebalance_window.store_jobs_of_computed_round(turn, herder.config.jobs())
     return cooperative_assignments(round_, config_offset=herder.config.offset), round_
 
@@ -224,7 +230,7 @@ def cooperative_assignments(round_: RoundOutcome, *, config_offset: ConfigOffset
     return ComputedAssignments(config_offset=config_offset, assignments=assignments, delay_ms=round_.delay_ms)
 
 
-def _assign_eagerly(
+def _assign_eagerly_if_all_stopped(
     turn: Turn, request: AssignmentsRequested, *, eligible_members: Collection[MemberId]
 ) -> ComputedAssignments:
     """Compute an eager round. It assigns all jobs to ``eligible_members`` if no member can still run a job
@@ -316,7 +322,7 @@ def _foreign_config_log_warning(pending: PendingAssignment, report: MemberReport
     )
 
 
-def _highest_config_offset(pending: PendingAssignment) -> ConfigOffset:
+def _highest_non_foreign_config_offset(pending: PendingAssignment) -> ConfigOffset:
     """The highest config offset that a member has reported, without the members of
     :func:`_members_with_foreign_config_log`."""
     foreign_members = _members_with_foreign_config_log(pending)

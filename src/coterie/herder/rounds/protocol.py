@@ -19,8 +19,8 @@ from coterie.nouns.membership import (
 )
 
 
-def on_runtime_opened(turn: Turn) -> None:
-    following.on_runtime_opened(turn)
+def resume_inherited_membership(turn: Turn) -> None:
+    following.resume_inherited_membership(turn)
 
 
 def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
@@ -68,11 +68,11 @@ def notify_rebalance_listeners(turn: Turn) -> None:
 
 
 def report_released_jobs(turn: Turn) -> None:
-    rejoin.request_rejoin_if_due(turn)
+    rejoin.request_rejoin_after_release_or_read(turn)
 
 
 def report_configured_jobs_if_changed(turn: Turn) -> None:
-    rebalance_window.update_rebalance_window(turn)
+    rebalance_window.update_window_and_rejoin_when_ended(turn)
 
 
 def store_worker_state_change(turn: Turn, reason: str) -> None:
@@ -84,7 +84,7 @@ def report_worker_state_changes(turn: Turn) -> None:
 
 
 def must_stay_after_drain(herder: Herder) -> bool:
-    return rejoin.is_rejoin_outstanding(herder)
+    return rejoin.must_await_round_before_leaving(herder)
 
 
 def protocol_name(herder: Herder) -> str | None:
@@ -95,8 +95,8 @@ def are_requests_signed(herder: Herder) -> bool:
     return protocol_features.are_requests_signed(herder)
 
 
-def are_repeated_writes_looked_up(herder: Herder) -> bool:
-    return protocol_features.are_repeated_writes_looked_up(herder)
+def are_repeated_writes_deduplicated(herder: Herder) -> bool:
+    return protocol_features.are_repeated_writes_deduplicated(herder)
 
 
 def drain_wait_reason(herder: Herder) -> str | None:
@@ -111,7 +111,7 @@ def completed_rebalances(herder: Herder) -> int | None:
     return herder.rounds.completed_rounds
 
 
-def prepare_group_view(turn: Turn) -> bool:
+def is_view_ready_else_request_it(turn: Turn) -> bool:
     return True
 
 
@@ -119,6 +119,6 @@ def group_view(turn: Turn) -> GroupView | RequestRefused:
     return leading.group_view_of(turn) or place.not_leader_refusal(turn.herder)
 
 
-def hand_over_membership(turn: Turn) -> None:
+def exit_and_hand_over_membership(turn: Turn) -> None:
     handover = following.membership_handover(turn.herder)
     turn.emit(Exit(exit_code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover))

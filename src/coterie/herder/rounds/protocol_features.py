@@ -18,7 +18,7 @@ def are_requests_signed(herder: Herder) -> bool:
     return protocol is not None and protocol >= ConnectProtocol.SESSIONED
 
 
-def are_repeated_writes_looked_up(herder: Herder) -> bool:
+def are_repeated_writes_deduplicated(herder: Herder) -> bool:
     """Whether every leader of this group looks a repeated write up in the config log, because no worker of Kafka
     Connect can be a member: Connect does not have the protocol static. False before the first round."""
     protocol = herder.rounds.protocol
@@ -32,7 +32,7 @@ def may_rejoin_after_partial_release(herder: Herder) -> bool:
     The join of such a round still reports the other revoked jobs as owned. A leader of Coterie recognizes them as
     revoked. A leader of Connect counts them as jobs that stay with this worker: it may revoke other jobs instead, and
     with each such round it waits longer until it revokes jobs again."""
-    return are_repeated_writes_looked_up(herder)
+    return are_repeated_writes_deduplicated(herder)
 
 
 def drain_wait_reason(herder: Herder) -> str | None:

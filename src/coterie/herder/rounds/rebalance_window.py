@@ -18,19 +18,19 @@ from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.nouns.states import JobState
 
 
-def update_rebalance_window(turn: Turn) -> None:
+def update_window_and_rejoin_when_ended(turn: Turn) -> None:
     """Open the window if the set of configured jobs differs from the set of the last round, and close it if the sets
     are equal again. Request a round if the window has ended, or if it can end early
-    (:func:`_is_first_commit_of_one_connector`). Does nothing while a round is running or requested, or the worker is
+    (:func:`_may_end_window_early`). Does nothing while a round is running or requested, or the worker is
     leaving.
 
     A follower of another worker's round does not have the set of the last round. When it has read the config log to the
     offset of the last assignment, it stores the present set instead; until then, it opens no window."""
     herder, rounds = turn.herder, turn.herder.rounds
-    if not herder.place.has_current_assignment or rounds.is_rejoin_requested or herder.lifecycle.is_leaving:
+    if not herder.place.has_current_assignment or rounds.is_rejoin_requested or herder.lifecycle.is_shutting_down:
         return
     if rounds.computed_round_jobs is None:
-        if not herder.place.is_leader and herder.is_caught_up:
+        if not herder.place.is_leader_with_current_assignment and herder.is_caught_up:
             rounds.computed_round_jobs = herder.config.jobs()
         return
     waits = rounds.window_ends_ms is not None and turn.now_ms < rounds.window_ends_ms
@@ -40,14 +40,14 @@ def update_rebalance_window(turn: Turn) -> None:
     configured = herder.config.jobs()
     if configured == rounds.computed_round_jobs:
         rounds.computed_round_jobs = configured  # The same object: the next comparison of the two large sets is fast.
-        close_window(turn)
+        cancel_rebalance_window(turn)
         return
     more, fewer = configured - rounds.computed_round_jobs, rounds.computed_round_jobs - configured
     if rounds.window_ends_ms is None:
         rounds.window_ends_ms = turn.now_ms + herder.settings.rebalance_window_ms
         turn.emit(SetTimer(timer="changed jobs", at_ms=rounds.window_ends_ms))
-    if turn.now_ms >= rounds.window_ends_ms or _is_first_commit_of_one_connector(herder, more, fewer):
-        close_window(turn)
+    if turn.now_ms >= rounds.window_ends_ms or _may_end_window_early(herder, more, fewer):
+        cancel_rebalance_window(turn)
         rejoin.request_rejoin(turn, f"the set of jobs has changed: {len(more)} more, {len(fewer)} fewer")
 
 
@@ -62,7 +62,7 @@ def forget_jobs_of_computed_round(turn: Turn) -> None:
     turn.herder.rounds.computed_round_jobs = None
 
 
-def close_window(turn: Turn) -> None:
+def cancel_rebalance_window(turn: Turn) -> None:
     """Close the window, if it is open, and cancel its timer, because a round has ended or was requested, or no change
     is left. Requests no round."""
     if turn.herder.rounds.window_ends_ms is not None:
@@ -70,7 +70,7 @@ def close_window(turn: Turn) -> None:
         turn.emit(CancelTimer(timer="changed jobs"))
 
 
-def _is_first_commit_of_one_connector(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
+def _may_end_window_early(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
     """Whether the only change is additional tasks of one connector (normally its first commit), every connector that is
     still to be split has the status FAILED, and no write to another connector is pending. The window can then close
     early: the connector has already waited for one window, before the round in which it was assigned."""

@@ -20,14 +20,14 @@ RELEASED_IN_PART = "some of the revoked jobs have been released"
 def request_rejoin(turn: Turn, reason: str) -> None:
     """Order the member to rejoin, which starts a round; ``reason`` is sent to the coordinator. Does nothing while the
     worker is leaving."""
-    if not turn.herder.lifecycle.is_leaving:
+    if not turn.herder.lifecycle.is_shutting_down:
         turn.herder.rounds.is_rejoin_requested = True
         turn.emit(Rejoin(reason=reason))
 
 
-def add_reason(turn: Turn, reason: RejoinReason) -> None:
+def add_or_replace_reason(turn: Turn, reason: RejoinReason) -> None:
     """Store ``reason``, in place of a stored reason of the same kind. A round is requested for it when the condition of
-    its kind is met (:func:`request_rejoin_if_due`, :func:`request_rejoin_for_state_changes`)."""
+    its kind is met (:func:`request_rejoin_after_release_or_read`, :func:`request_rejoin_for_state_changes`)."""
     drop_reasons(turn, type(reason))
     turn.herder.rounds.rejoin_reasons += (reason,)
 
@@ -43,7 +43,7 @@ def has_reason(herder: Herder, kind: type[RejoinReason]) -> bool:
     return any(isinstance(reason, kind) for reason in herder.rounds.rejoin_reasons)
 
 
-def is_rejoin_outstanding(herder: Herder) -> bool:
+def must_await_round_before_leaving(herder: Herder) -> bool:
     """Whether a round must end before this worker may leave: it has requested a round that has not ended, or it has to
     request a round in which the released jobs are assigned to other workers."""
     return has_reason(herder, RejoinAfterJobsReleased) or herder.rounds.is_rejoin_requested
@@ -53,15 +53,15 @@ def store_state_change(turn: Turn, reason: str) -> None:
     """Store that a state has changed which this worker reports when it joins, for example that it drains.
     :func:`request_rejoin_for_state_changes` then requests the round in which the leader receives the change. ``reason``
     names the change."""
-    add_reason(turn, RejoinForStateChange(reason=reason))
+    add_or_replace_reason(turn, RejoinForStateChange(reason=reason))
 
 
-def clear_rejoin_request(turn: Turn) -> None:
+def clear_rejoin_request_of_ended_round(turn: Turn) -> None:
     """Record that no requested round is outstanding: a round has ended, or the membership is lost."""
     turn.herder.rounds.is_rejoin_requested = False
 
 
-def request_rejoin_if_due(turn: Turn) -> None:
+def request_rejoin_after_release_or_read(turn: Turn) -> None:
     """Request a round for each stored reason whose condition is met: revoked jobs are released and no round is running,
     or the config log is read to the required offset. :func:`request_rejoin_for_state_changes` handles the remaining
     kind, `RejoinForStateChange`."""
@@ -94,7 +94,7 @@ def _request_rejoin_if_released(turn: Turn, unreported: Jobs) -> None:
         and unreported - herder.owned_jobs
         and protocol_features.may_rejoin_after_partial_release(herder)
     ):
-        add_reason(turn, RejoinAfterJobsReleased(unreported_releases=stopping))
+        add_or_replace_reason(turn, RejoinAfterJobsReleased(unreported_releases=stopping))
         request_rejoin(turn, RELEASED_IN_PART)
 
 

@@ -56,7 +56,7 @@ def report_if_changed(turn: Turn) -> None:
     this worker became the leader, and the jobs differ from its last report. Does nothing while the worker is
     leaving."""
     herder, report = turn.herder, turn.herder.targets.jobs_report
-    if herder.lifecycle.is_leaving:
+    if herder.lifecycle.is_shutting_down:
         return
     match report:
         case ReadingToLogEnd(leader_epoch=leader_epoch, end_offset=end_offset) if herder.has_read_config_to(end_offset):

@@ -20,7 +20,7 @@ def on_group_described(turn: Turn, event: GroupDescribed) -> None:
     targets = turn.herder.targets
     targets.is_description_requested = False
     targets.description, targets.description_error = event.description, event.error
-    if event.description is not None and turn.herder.place.is_leader:
+    if event.description is not None and turn.herder.place.is_leader_with_current_assignment:
         statuses.report_unassigned_jobs(turn, group_view.unassigned_reasons(event.description))
 
 

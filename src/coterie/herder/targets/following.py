@@ -19,7 +19,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     herder.targets.details = details
     listening.on_assigned(turn)
     place.apply_round_result(turn, event, has_failed=False)
-    if herder.place.is_leader:
+    if herder.place.is_leader_with_current_assignment:
         configured_jobs.start_reporting_if_new_leader(turn, details.leader_epoch)
         statuses.delete_orphaned_statuses(turn)
         description.request_description(turn)

@@ -47,7 +47,7 @@ def unassigned_reasons(description: GroupDescription) -> Mapping[Job, str]:
         reason_by_job.update(dict.fromkeys(unplaceable.jobs, unplaceable.reason))
     for departed in description.departed:
         if departed.delay_left_ms is not None:
-            reason_by_job.update(dict.fromkeys(departed.jobs, departed_owner_reason(_departed_worker_name(departed))))
+            reason_by_job.update(dict.fromkeys(departed.jobs, departed_owner_reason(_departed_worker_id(departed))))
     return reason_by_job
 
 
@@ -65,7 +65,7 @@ def _member_info(
     if member.draining and member.target and not member.pending:
         kept = next(iter(member.target))
         has_place = bool(eligibility.assignable_jobs(member.target))
-        wait_reason = MOVES_LIMITED_REASON if has_place else eligibility.unassigned_reason(kept, specs)
+        wait_reason = MOVES_LIMITED_REASON if has_place else eligibility.unassignable_reason(kept, specs)
     return MemberInfo(
         member_id=member.member_id,
         worker_id=worker_id,
@@ -85,11 +85,11 @@ def _deferred_jobs(departed: DepartedMemberDescription, time_left_ms: int) -> De
     return DeferredJobs(
         jobs=departed.jobs,
         time_left_ms=time_left_ms,
-        worker=_departed_worker_name(departed),
+        worker=_departed_worker_id(departed),
         instance_id=departed.instance_id,
     )
 
 
-def _departed_worker_name(departed: DepartedMemberDescription) -> str:
+def _departed_worker_id(departed: DepartedMemberDescription) -> str:
     """The name of a departed worker: its ``host:port``."""
     return worker_id_of_url(departed.url)

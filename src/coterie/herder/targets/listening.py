@@ -34,11 +34,11 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
 def announce_job_changes(turn: Turn) -> None:
     """Announce the jobs that have stopped and those that were started."""
     if turn.herder.targets.announced != turn.herder.place.assigned:
-        _announce_jobs_if_stopped(turn)
-        _announce_jobs_if_started(turn)
+        _announce_gone_jobs_if_all_stopped(turn)
+        _announce_new_jobs_if_all_started(turn)
 
 
-def _announce_jobs_if_stopped(turn: Turn) -> None:
+def _announce_gone_jobs_if_all_stopped(turn: Turn) -> None:
     """Announce the jobs that were announced as assigned and are no longer assigned to this worker, if all of them have
     stopped."""
     herder, targets = turn.herder, turn.herder.targets
@@ -49,7 +49,7 @@ def _announce_jobs_if_stopped(turn: Turn) -> None:
     turn.emit(NotifyRebalanceListeners(news=JobsLost(jobs=gone) if targets.has_lease_ended else JobsRevoked(jobs=gone)))
 
 
-def _announce_jobs_if_started(turn: Turn) -> None:
+def _announce_new_jobs_if_all_started(turn: Turn) -> None:
     """Announce the newly assigned jobs, if all of them have been started. Does nothing while no job may start, or while
     the worker relaunches."""
     herder, targets = turn.herder, turn.herder.targets

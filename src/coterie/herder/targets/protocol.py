@@ -20,16 +20,16 @@ from coterie.nouns.membership import (
 )
 
 
-def on_runtime_opened(turn: Turn) -> None:
+def resume_inherited_membership(turn: Turn) -> None:
     details = turn.herder.targets.details
-    if details is not None and turn.herder.place.is_leader:
+    if details is not None and turn.herder.place.is_leader_with_current_assignment:
         configured_jobs.start_reporting_if_new_leader(turn, details.leader_epoch)
 
 
 def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
     match event:
         case MemberStateChanged(state=state):
-            place.set_rebalance_state(turn, state)
+            place.set_rebalance_state_if_assigned(turn, state)
         case TargetRequested():
             computing.on_target_requested(turn, event)
         case GroupDescribed():
@@ -91,7 +91,7 @@ def are_requests_signed(herder: Herder) -> bool:
     return True
 
 
-def are_repeated_writes_looked_up(herder: Herder) -> bool:
+def are_repeated_writes_deduplicated(herder: Herder) -> bool:
     return True
 
 
@@ -108,7 +108,7 @@ def completed_rebalances(herder: Herder) -> int | None:
     return None
 
 
-def prepare_group_view(turn: Turn) -> bool:
+def is_view_ready_else_request_it(turn: Turn) -> bool:
     description.request_description(turn)
     return False
 
@@ -124,5 +124,5 @@ def group_view(turn: Turn) -> GroupView | RequestRefused:
     )
 
 
-def hand_over_membership(turn: Turn) -> None:
+def exit_and_hand_over_membership(turn: Turn) -> None:
     turn.emit(SuspendMembership())

@@ -46,7 +46,7 @@ class ScenarioConsumer:
         self.next_heartbeat_at_ms: int | None = None
         """When the next heartbeat is to be sent; None while the consumer waits for a response."""
 
-    def release_and_join(self) -> None:
+    def release_and_queue_join(self) -> None:
         """Release all partitions, as an eager member must, then queue JoinGroup."""
         if self.partitions:
             self.scenario.count_and_print_stopped_partitions(self.name, self.partitions)
@@ -82,7 +82,7 @@ class ScenarioConsumer:
                 self.queue_sync(response)
             case group_messages.JoinGroupResponse(error=ErrorCode.member_id_required):
                 self.member_id = response.member_id
-                self.release_and_join()
+                self.release_and_queue_join()
             case group_messages.SyncGroupResponse(error=ErrorCode.none):
                 self.partitions = tuple(response.assignment.decode().split())
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
@@ -92,7 +92,7 @@ class ScenarioConsumer:
             case group_messages.HeartbeatResponse() | group_messages.SyncGroupResponse() if (
                 response.error is ErrorCode.rebalance_in_progress
             ):
-                self.release_and_join()
+                self.release_and_queue_join()
             case _:
                 raise AssertionError(
                     f"bug in the scenario or the coordinator: the consumer {self.name} cannot handle the response "
@@ -189,9 +189,9 @@ class ConsumersScenario(GroupScenario):
             raise ValueError(
                 f"cannot start the consumer {name}, because it runs already: end it first, or use another name"
             )
-        self.consumers[name] = ScenarioConsumer(self, name, instance_id, self._count_member_start(name))
-        self.consumers[name].release_and_join()
-        self.run_until_idle()
+        self.consumers[name] = ScenarioConsumer(self, name, instance_id, self._increment_start_count(name))
+        self.consumers[name].release_and_queue_join()
+        self.run_all_due_now()
 
     def stop_consumer(self, name: str) -> None:
         """Stop the consumer ``name`` cleanly, and run until the group is idle: a dynamic member sends LeaveGroup, a
@@ -206,7 +206,7 @@ class ConsumersScenario(GroupScenario):
             self.queue_request(
                 lambda reply_to: group_messages.LeaveGroup(reply_to=reply_to, members=leaving), lambda _: None
             )
-        self.run_until_idle()
+        self.run_all_due_now()
 
     # -- called by the consumers --------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class ConsumersScenario(GroupScenario):
 
     # -- steps of the coordinator, timers of the consumers ------------------------------------------------------------
 
-    def _print_step(
+    def _print_rebalance_of_step(
         self,
         phase_before: group_messages.GroupPhase,
         generation_before: GenerationId,

@@ -44,13 +44,13 @@ class GroupScenario(ABC):
         self.output_lines.append(line)
 
     def enqueue_call(self, callback: Callable[[], None]) -> None:
-        """Queue a call of ``callback`` at the current time; :meth:`run_until_idle` makes the queued calls in order."""
+        """Queue a call of ``callback`` at the current time; :meth:`run_all_due_now` makes the queued calls in order."""
         self._queue.append(callback)
 
     def queue_request(
         self, build_request: Callable[[ReplyTo], Request], on_response: Callable[[Response], None]
     ) -> None:
-        """Queue a request to the coordinator. When :meth:`run_until_idle` sends the request, ``build_request`` is
+        """Queue a request to the coordinator. When :meth:`run_all_due_now` sends the request, ``build_request`` is
         called with the request's id. When the coordinator responds, a call of ``on_response`` with the response is
         queued."""
         reply_to = next(self._request_ids)
@@ -63,10 +63,10 @@ class GroupScenario(ABC):
         until_ms = self.now_ms + duration_ms
         while (at_ms := self._next_timer_at_ms()) is not None and at_ms <= until_ms:
             self.now_ms = max(self.now_ms, at_ms)
-            self.run_until_idle()
+            self.run_all_due_now()
         self.now_ms = until_ms
 
-    def run_until_idle(self) -> None:
+    def run_all_due_now(self) -> None:
         """Make all queued calls and fire all timers that are due at the current time, until no call is queued and no
         timer is due."""
         while True:
@@ -77,7 +77,7 @@ class GroupScenario(ABC):
             elif not self._fire_due_member_timer():
                 return
 
-    def _count_member_start(self, name: str) -> int:
+    def _increment_start_count(self, name: str) -> int:
         """Count one more start of the member ``name``. Returns the number of its starts, including this one."""
         self._start_counts[name] = self._start_counts.get(name, 0) + 1
         return self._start_counts[name]
@@ -92,7 +92,9 @@ class GroupScenario(ABC):
         timer."""
 
     @abstractmethod
-    def _print_step(self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]) -> None:
+    def _print_rebalance_of_step(
+        self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]
+    ) -> None:
         """Print what the last step of the coordinator has changed. ``phase_before`` and ``generation_before`` are those
         of the group before the step; ``records`` are what the step has written."""
 
@@ -102,7 +104,7 @@ class GroupScenario(ABC):
         phase_before, generation_before = self.group.phase, self.group.generation
         output = self.steps.step_classic_group(self.group, event, now_ms=self.now_ms)
         check_all_invariants(self.group)
-        self._print_step(phase_before, generation_before, output.records)
+        self._print_rebalance_of_step(phase_before, generation_before, output.records)
         for effect in output.effects:
             match effect:
                 case Reply(to=to, response=response):

@@ -97,7 +97,7 @@ def render_transcript(blocks: list[TranscriptBlock]) -> str:
 
 def run_transcript(
     blocks: list[TranscriptBlock],
-    read_transcript: Callable[[str], str],
+    read_transcript_by_name: Callable[[str], str],
     protocol: ConnectProtocol = ConnectProtocol.STATIC,
     *,
     steps: MachineSteps = STEPS,
@@ -105,28 +105,28 @@ def run_transcript(
     """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command prints
     now.
 
-    ``read_transcript`` returns the text of another transcript by its file name. ``protocol`` is the newest protocol
-    that workers offer, unless the command that starts them sets another.
+    ``read_transcript_by_name`` returns the text of another transcript by its file name. ``protocol`` is the newest
+    protocol that workers offer, unless the command that starts them sets another.
 
     :raises ValueError: when a command is unknown, has an invalid argument, or cannot be performed now.
     :raises KeyError: when a command needs a worker that does not run; also `config` while the leader is a dead worker.
     """
     scenario = WorkersScenario(protocol, steps=steps)
-    return [_run_transcript_block(scenario, block, read_transcript) for block in blocks]
+    return [_run_transcript_block(scenario, block, read_transcript_by_name) for block in blocks]
 
 
 def _run_transcript_block(
-    scenario: WorkersScenario, block: TranscriptBlock, read_transcript: Callable[[str], str]
+    scenario: WorkersScenario, block: TranscriptBlock, read_transcript_by_name: Callable[[str], str]
 ) -> TranscriptBlock:
     """Perform the command of ``block``, if it has one. Returns the block with the lines that the command prints now."""
     if block.command is None:
         return block
     scenario.output_lines.clear()
-    _run_command(scenario, block.command, read_transcript)
+    _run_command(scenario, block.command, read_transcript_by_name)
     return replace(block, output_lines=tuple(scenario.output_lines))
 
 
-def _run_command(scenario: WorkersScenario, command: str, read_transcript: Callable[[str], str]) -> None:
+def _run_command(scenario: WorkersScenario, command: str, read_transcript_by_name: Callable[[str], str]) -> None:
     """Perform ``command``, a line of a transcript without its ``>``. The lines that the command prints are added to
     ``scenario.output_lines``. A `play` command prints nothing: it performs the commands of another transcript, and then
     removes all lines from ``scenario.output_lines``.
@@ -137,14 +137,14 @@ def _run_command(scenario: WorkersScenario, command: str, read_transcript: Calla
     """
     match command.split():
         case ["play", name]:
-            for block in parse_transcript(read_transcript(name)):
+            for block in parse_transcript(read_transcript_by_name(name)):
                 if block.command is not None:
-                    _run_command(scenario, block.command, read_transcript)
+                    _run_command(scenario, block.command, read_transcript_by_name)
             scenario.output_lines.clear()
         case ["show"]:
-            scenario.print_state()
+            scenario.print_jobs_and_leader()
         case ["config" | "at" | "a", *_]:
-            _run_settings_command(scenario, command)
+            _run_jobs_or_policy_command(scenario, command)
         case ["wait", *words]:
             _run_wait_command(scenario, words)
         case [worker, *words]:
@@ -155,7 +155,7 @@ def _run_command(scenario: WorkersScenario, command: str, read_transcript: Calla
             )
 
 
-def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
+def _run_jobs_or_policy_command(scenario: WorkersScenario, command: str) -> None:
     """Perform `config`, `at most` or `a delay of`: set the configured jobs, or the rebalance policy of all leaders.
 
     :raises ValueError: when the command is unknown or has an invalid argument.
@@ -163,7 +163,7 @@ def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
     fleet = scenario.fleet
     match command.split():
         case ["config", *jobs]:
-            scenario.set_jobs_and_rebalance(parse_jobs(" ".join(jobs)))
+            scenario.set_jobs_and_let_leader_rejoin(parse_jobs(" ".join(jobs)))
         case ["at", "most", moves, "moves", "a", "round,", "every", seconds, "s"]:
             interval_ms = int(seconds) * 1000
             scenario.fleet.policy = replace(
@@ -189,15 +189,15 @@ def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]
         case ["joins", "speaking", setting]:
             scenario.start_worker(worker, protocol=_protocol_of_setting(setting))
         case ["drains"]:
-            scenario.drain_worker(worker)
+            scenario.let_worker_report_drain(worker)
         case ["stops", *jobs, "slowly"]:
             scenario.workers[worker].slow_jobs = parse_jobs(" ".join(jobs))
         case ["ends", "its", "stops"]:
-            scenario.end_slow_stops(worker)
+            scenario.end_slow_stops_and_rejoin(worker)
         case ["dies"]:
             scenario.kill_worker(worker)
         case ["leaves"]:
-            scenario.stop_worker(worker)
+            scenario.leave_and_stop_worker(worker)
         case ["rejoins"]:
             scenario.rejoin_worker(worker)
         case _:
@@ -224,7 +224,7 @@ def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
     """
     match words:
         case ["until", "the", "delay", "is", "over"]:
-            ends_at_ms = scenario.rebalance_delay_ends_at_ms
+            ends_at_ms = scenario.earliest_rebalance_delay_end_ms
             if ends_at_ms is None:
                 raise ValueError(
                     "cannot wait until the delay is over: no worker has received a delay that is still running"
@@ -234,7 +234,7 @@ def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
             scenario.advance_clock(remaining_ms)
         case [seconds, "s"]:
             scenario.advance_clock(int(seconds) * 1000)
-            ends_at_ms = scenario.rebalance_delay_ends_at_ms
+            ends_at_ms = scenario.earliest_rebalance_delay_end_ms
             if ends_at_ms is not None and not scenario.output_lines:
                 scenario.add_output_line(f"Before delay {ends_at_ms - scenario.now_ms} expires:")
         case _:

@@ -95,7 +95,8 @@ class ScenarioWorker:
         self.owned_jobs = NO_JOBS
         """The jobs that the worker owns and runs, without those in ``stopping_jobs``."""
         self.slow_jobs = NO_JOBS
-        """The jobs whose stops, if they are revoked from this worker, do not end before :meth:`end_slow_stops`."""
+        """The jobs whose stops, if they are revoked from this worker, do not end before
+        :meth:`end_slow_stops_and_rejoin`."""
         self.stopping_jobs = NO_JOBS
         """The revoked jobs whose stops have not ended."""
         self.jobs_stopped_before_join = NO_JOBS
@@ -134,7 +135,7 @@ class ScenarioWorker:
                 case AssignmentsRequested():
                     self.scenario.enqueue_call(partial(self.compute_and_send_round, effect))
                 case Assigned():
-                    self.scenario.enqueue_call(partial(self.handle_assignment, effect))
+                    self.scenario.enqueue_call(partial(self.apply_assignment_and_maybe_rejoin, effect))
                 case StopAllBeforeJoin():
                     self.scenario.enqueue_call(self.stop_all_before_join)
                 case MembershipLost():
@@ -151,13 +152,13 @@ class ScenarioWorker:
         """Queue the member's ``request``, which has the id ``id_``, for the coordinator; the member receives the
         response later."""
 
-        def make_group_request(reply_to: group_messages.ReplyTo) -> group_messages.Request:
+        def print_join_and_make_group_request(reply_to: group_messages.ReplyTo) -> group_messages.Request:
             if isinstance(request, JoinRequest) and request.member_id:
                 self._print_join(request)
             return to_group_request(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
 
         self.scenario.queue_request(
-            make_group_request,
+            print_join_and_make_group_request,
             lambda response: self.step_member(ResponseReceived(id=id_, response=to_member_response(response))),
         )
 
@@ -222,7 +223,9 @@ class ScenarioWorker:
             received_delay_ms=remaining_delay_ms(self.rebalance_delay_ends_ms, self.scenario.now_ms),
         )
         self.assignor_state, self.eager_assigned_jobs = outcome.assignor_state, None
-        self.next_moves_at_ms = self.scenario.now_ms + outcome.next_moves_in_ms if outcome.next_moves_in_ms else None
+        self.next_moves_at_ms = (
+            self.scenario.now_ms + outcome.next_moves_timer_ms if outcome.next_moves_timer_ms else None
+        )
         self.report_round(self.name, token.protocol, outcome)
         self.step_member(
             SendAssignments(
@@ -230,7 +233,7 @@ class ScenarioWorker:
             )
         )
 
-    def handle_assignment(self, assignment: Assigned) -> None:
+    def apply_assignment_and_maybe_rejoin(self, assignment: Assigned) -> None:
         """Start the newly assigned jobs and stop the revoked ones; in an eager round replace all jobs. Let the member
         join again if revoked jobs have stopped, or if this worker is the leader and has assigned nothing in an eager
         round because a member still ran jobs."""
@@ -253,7 +256,7 @@ class ScenarioWorker:
         if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured_jobs):
             self.step_member(Rejoin(reason="all members have stopped their jobs"))
 
-    def end_slow_stops(self) -> None:
+    def end_slow_stops_and_rejoin(self) -> None:
         """End the stops of all jobs that are still stopping, and let the member join again."""
         self.scenario.add_output_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
         self.stopping_jobs = NO_JOBS
@@ -272,12 +275,12 @@ class ScenarioWorker:
         self.rebalance_delay_ends_ms = self.next_moves_at_ms = None
         self.report_state_to_member()
 
-    def next_timer_at_ms(self) -> int | None:
+    def next_timer_or_rejoin_at_ms(self) -> int | None:
         """The time at which the next timer of the member or of this worker is due; None if no timer is set."""
         times_ms = (self.timers.next_deadline_ms(), self.rebalance_delay_ends_ms, self.next_moves_at_ms)
         return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
-    def fire_due_timer(self) -> bool:
+    def fire_due_timer_or_rejoin(self) -> bool:
         """Fire one timer of the member or of this worker that is due now, if there is one. Returns whether there was
         one."""
         now_ms = self.scenario.now_ms

@@ -46,7 +46,7 @@ class WorkersScenario(GroupScenario):
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def set_jobs_and_rebalance(self, jobs: Jobs) -> None:
+    def set_jobs_and_let_leader_rejoin(self, jobs: Jobs) -> None:
         """Set the configured jobs. If the group has a leader that runs, let it request a round, and run until the group
         is idle. A leader that was killed requests none: the next leader assigns the jobs."""
         self.fleet.configured_jobs = jobs
@@ -54,7 +54,7 @@ class WorkersScenario(GroupScenario):
         leading_worker = None if leader is None else self.workers.get(self._worker_name(leader))
         if leading_worker is not None:
             leading_worker.step_member(Rejoin(reason="the set of jobs has changed"))
-            self.run_until_idle()
+            self.run_all_due_now()
 
     def start_worker(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
         """Start the worker ``name``, and run until the group is idle. ``claims``: the only jobs that the worker may run
@@ -73,13 +73,13 @@ class WorkersScenario(GroupScenario):
             name,
             self.newest_protocol if protocol is None else protocol,
             claims,
-            fresh_member_id=MemberId(name + "'" * (self._count_member_start(name) - 1)),
+            fresh_member_id=MemberId(name + "'" * (self._increment_start_count(name) - 1)),
             report_round=self._print_round,
         )
         self.workers[name].report_state_to_member()
-        self.run_until_idle()
+        self.run_all_due_now()
 
-    def stop_worker(self, name: str) -> None:
+    def leave_and_stop_worker(self, name: str) -> None:
         """Stop the worker ``name`` as SIGTERM does: it sends LeaveGroup, and no longer takes part in the scenario.
 
         :raises KeyError: when the worker does not run.
@@ -87,7 +87,7 @@ class WorkersScenario(GroupScenario):
         is_leader = self.group.leader is not None and self._worker_name(self.group.leader) == name
         self.add_output_line(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].step_member(Leave(reason="shutdown"))
-        self.run_until_idle()
+        self.run_all_due_now()
         del self.workers[name]
 
     def kill_worker(self, name: str) -> None:
@@ -98,9 +98,9 @@ class WorkersScenario(GroupScenario):
         self.add_output_line(f"{name} dies")
         del self.workers[name]
 
-    def drain_worker(self, name: str) -> None:
+    def let_worker_report_drain(self, name: str) -> None:
         """Let the worker ``name`` report that it drains: the following rounds revoke its jobs. The worker leaves the
-        group only with :meth:`stop_worker`.
+        group only with :meth:`leave_and_stop_worker`.
 
         :raises KeyError: when the worker does not run.
         """
@@ -109,15 +109,15 @@ class WorkersScenario(GroupScenario):
         worker.is_draining = True
         worker.report_state_to_member()
         worker.step_member(Rejoin(reason="this worker drains"))
-        self.run_until_idle()
+        self.run_all_due_now()
 
-    def end_slow_stops(self, name: str) -> None:
+    def end_slow_stops_and_rejoin(self, name: str) -> None:
         """End the stops of all jobs that the worker ``name`` is still stopping, and let it rejoin.
 
         :raises KeyError: when the worker does not run.
         """
-        self.workers[name].end_slow_stops()
-        self.run_until_idle()
+        self.workers[name].end_slow_stops_and_rejoin()
+        self.run_all_due_now()
 
     def rejoin_worker(self, name: str) -> None:
         """Let the worker ``name`` send JoinGroup now.
@@ -125,10 +125,10 @@ class WorkersScenario(GroupScenario):
         :raises KeyError: when the worker does not run.
         """
         self.workers[name].step_member(Rejoin(reason="the script orders it"))
-        self.run_until_idle()
+        self.run_all_due_now()
 
     @property
-    def rebalance_delay_ends_at_ms(self) -> int | None:
+    def earliest_rebalance_delay_end_ms(self) -> int | None:
         """The earliest end of the scheduled rebalance delays that workers have received, in ms on the scenario's clock;
         None if no worker has received a delay that is still running."""
         ends = [
@@ -138,7 +138,7 @@ class WorkersScenario(GroupScenario):
         ]
         return min(ends, default=None)
 
-    def print_state(self) -> None:
+    def print_jobs_and_leader(self) -> None:
         """Print the jobs of each worker, the configured jobs and the leader."""
         jobs_by_worker = ", ".join(
             f"{name}({format_jobs(worker.owned_jobs)})" for name, worker in sorted(self.workers.items())
@@ -163,7 +163,7 @@ class WorkersScenario(GroupScenario):
                 self.add_output_line(
                     format_assignment(self._worker_name(member), delay_ms=0, owned=jobs, revoked=NO_JOBS)
                 )
-            self._print_moves_and_forget_stops(computed)
+            self._print_and_forget_stops_as_moves(computed)
 
     def _print_cooperative_round(self, outcome: RoundOutcome) -> None:
         """Print each assignment of a cooperative round, the unassigned jobs with their reasons (without the jobs that
@@ -180,7 +180,7 @@ class WorkersScenario(GroupScenario):
             if job not in deferred_jobs:
                 self.add_output_line(f"  {format_jobs([job])} is unassigned: {reason}")
         if any(worker.jobs_stopped_before_join for worker in self.workers.values()):
-            self._print_moves_and_forget_stops(outcome.assignments)
+            self._print_and_forget_stops_as_moves(outcome.assignments)
             return
         moves = [
             (reason, jobs)
@@ -192,7 +192,7 @@ class WorkersScenario(GroupScenario):
         remark = ", the others not before the delay is over" if deferred_jobs else ", the others in later rounds"
         self._print_moves(moves_made, outcome, remark if moves_made < outcome.move_count_to_target else "")
 
-    def _print_moves_and_forget_stops(self, members: Iterable[MemberId]) -> None:
+    def _print_and_forget_stops_as_moves(self, members: Iterable[MemberId]) -> None:
         """Print the number of moves of a round for which all of ``members`` have stopped all their jobs: each stopped
         job counts as a move. The printed optimum is that of a cooperative round in which the members still run these
         jobs. The stopped jobs are then forgotten."""
@@ -220,16 +220,18 @@ class WorkersScenario(GroupScenario):
         optimum, lower_bound = round_outcome.move_count_to_target, round_outcome.move_count_lower_bound
         self.add_output_line(f"  moves: {moves_made}, optimum: {optimum}, M*: {lower_bound}{remark}")
 
-    def _print_step(self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]) -> None:
+    def _print_rebalance_of_step(
+        self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]
+    ) -> None:
         generations = [record for record in records if isinstance(record, GenerationWritten)]
         begun_generations = [record for record in generations if record.protocol is None and record.members]
         is_open = self.group.phase is GroupPhase.PREPARING_REBALANCE
         if phase_before is not GroupPhase.PREPARING_REBALANCE and (begun_generations or is_open):
             self.add_output_line("Rebalance is triggered")
         for record in begun_generations:
-            self._print_leader(record)
+            self._print_leader_and_delay(record)
 
-    def _print_leader(self, record: GenerationWritten) -> None:
+    def _print_leader_and_delay(self, record: GenerationWritten) -> None:
         """Print the leader of the generation in ``record`` and, if another worker was the leader before, whether a
         scheduled rebalance delay in the last assignment of the new leader is still running."""
         assert record.leader is not None
@@ -248,7 +250,7 @@ class WorkersScenario(GroupScenario):
         return member_id.rstrip("'")
 
     def _fire_due_member_timer(self) -> bool:
-        return any(self.workers[name].fire_due_timer() for name in sorted(self.workers))
+        return any(self.workers[name].fire_due_timer_or_rejoin() for name in sorted(self.workers))
 
     def _next_member_timer_times_ms(self) -> Iterable[int | None]:
-        return (worker.next_timer_at_ms() for worker in self.workers.values())
+        return (worker.next_timer_or_rejoin_at_ms() for worker in self.workers.values())

@@ -29,7 +29,7 @@ from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetD
 from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, replay_group
-from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.invariants import AssertionToViolationContext
 from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, recorded_name
 from coterie.lab.simulator.replay import check_replay
@@ -127,7 +127,7 @@ class CoordinatorDisk(FaultyDisk):
         self._lines_in_write, self._lines_waiting = self._lines_waiting, []
         crash_count = self._crash_count
 
-        def on_written() -> None:
+        def make_durable_unless_crashed() -> None:
             if crash_count != self._crash_count:
                 return
             line_count = len(self._lines_in_write)
@@ -137,7 +137,7 @@ class CoordinatorDisk(FaultyDisk):
             if self._lines_waiting:
                 self._write_waiting_lines(on_acknowledged)
 
-        self._world.call_after(self.draw_write_duration_ms(self._world.rng), on_written)
+        self._world.call_after(self.draw_write_duration_ms(self._world.rng), make_durable_unless_crashed)
 
 
 class SimCoordinator:
@@ -203,7 +203,7 @@ class SimCoordinator:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def serve_call(self, call: NetworkCall, make_request: Callable[[ReplyTo], Request]) -> None:
+    def serve_or_fail_call(self, call: NetworkCall, make_request: Callable[[ReplyTo], Request]) -> None:
         """Let the machine handle the request that ``make_request`` builds from its id. The response is sent as that of
         ``call``. The call fails if the coordinator is down, or crashes before it responds."""
         if not self.is_up:
@@ -229,7 +229,7 @@ class SimCoordinator:
         effects of the step are performed when all records of this step and of earlier steps are durable: in this call,
         if no record has to become durable first."""
         group, group_before = self.group, self._group_before
-        with MachineAssertionsAsViolations("groups"):
+        with AssertionToViolationContext("groups"):
             output = self._steps.step_classic_group(group, event, now_ms=self._world.now_ms)
             if not isinstance(event, Heartbeat):  # Heartbeats are nine of ten steps, and change at most one deadline.
                 check_all_invariants(group)
@@ -269,13 +269,13 @@ class SimCoordinator:
         for effect in self._outbox.pop_durable_effects():
             match effect:
                 case Reply(to=reply_to, response=response):
-                    self._send_response(reply_to, response)
+                    self._check_and_send_response(reply_to, response)
                 case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
                 case CancelTimer(key=key):
                     self._timers.cancel(key)
 
-    def _send_response(self, reply_to: ReplyTo, response: Response) -> None:
+    def _check_and_send_response(self, reply_to: ReplyTo, response: Response) -> None:
         """Check the response to the request ``reply_to``, and send it."""
         call, request = self._open_calls.pop(reply_to), self._unanswered_requests.pop(reply_to)
         self._durable_group.check_response_is_durable(
@@ -293,7 +293,7 @@ class SimCoordinator:
         call.respond(response)
 
     @property
-    def is_group_stable(self) -> bool:
+    def is_up_with_stable_group(self) -> bool:
         """Whether the coordinator runs and the group is STABLE."""
         return self.is_up and self.group.phase is GroupPhase.STABLE
 

@@ -32,7 +32,9 @@ class FaultInjector(ABC, Generic[SimProcessT]):
         """The services for which no process starts any more."""
         self._have_faults_ended = False
 
-    def _set_faults(self, own_faults: Mapping[Callable[[], None], int], *, mean_intervals_ms: Sequence[int]) -> None:
+    def _set_faults_and_choose_interval(
+        self, own_faults: Mapping[Callable[[], None], int], *, mean_intervals_ms: Sequence[int]
+    ) -> None:
         """Set the faults that may be injected: those of links, disk and coordinator, and ``own_faults``, the faults of
         this simulation; each with its weight, which is its frequency in comparison with others. Choose the seed's mean
         time between two faults at random from ``mean_intervals_ms``."""
@@ -41,7 +43,7 @@ class FaultInjector(ABC, Generic[SimProcessT]):
         # Some seeds have many faults, some so few that a fault occurs alone.
         self._mean_interval_ms = self._rng.choice(mean_intervals_ms)
 
-    def run_with_faults(self, faults_ms: int) -> None:
+    def run_with_faults_and_end_them(self, faults_ms: int) -> None:
         """Call `schedule_starts_and_faults`, and run the world with faults until the simulated time ``faults_ms``. Then
         end the faults of links and disk, and call `end_process_faults`."""
         self.schedule_starts_and_faults()
@@ -100,15 +102,15 @@ class FaultInjector(ABC, Generic[SimProcessT]):
         if process is not None and not process.is_paused:
             process.pause()
             self._world.call_after(
-                self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume_process, process)
+                self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume_process_if_paused, process)
             )
 
-    def _resume_process(self, process: SimProcessT) -> None:
+    def _resume_process_if_paused(self, process: SimProcessT) -> None:
         """Resume ``process``, if it is paused and has not ended."""
         if process.is_alive and process.is_paused:
             process.resume()
 
-    def _kill_random_process(self) -> None:
+    def _kill_and_restart_random_process(self) -> None:
         """Kill a random process, and schedule a new process of the same service (the same worker, client or
         transactional id)."""
         process = self._random_process()

@@ -61,7 +61,7 @@ class Network:
         *,
         on_response: Callable[[object], None],
         on_failure: Callable[[str], None],
-        late_max_ms: int = 0,
+        late_max_if_broken_ms: int = 0,
         is_response_large: bool = False,
     ) -> "NetworkCall":
         """Send a request over the link of ``link_name`` to the broker: when it arrives, ``serve`` is called with the
@@ -69,7 +69,7 @@ class Network:
         reason; at most one of them, once. ``is_response_large``: whether the response is a large message.
 
         If the request is lost, the call fails up to 4 s later. If the connection breaks, the call fails up to 0.3 s
-        later, but the request still arrives, up to ``late_max_ms`` late.
+        later, but the request still arrives, up to ``late_max_if_broken_ms`` late.
         """
         call = NetworkCall(self._world, self, link_name, on_response, on_failure, is_response_large=is_response_large)
         late_ms = 0
@@ -77,7 +77,7 @@ class Network:
             self.find_or_add_link_faults(link_name).break_probability
         ):
             call.fail_later("the connection broke", within_ms=300)
-            late_ms = self._world.rng.randint(0, late_max_ms)
+            late_ms = self._world.rng.randint(0, late_max_if_broken_ms)
             self._world.add_record(RecordKind.BROKEN, link_name, late_ms)
         self.send_message(
             link_name,

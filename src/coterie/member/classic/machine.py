@@ -48,12 +48,12 @@ from coterie.member.classic.presence import (
     on_heartbeat_response,
     on_leave,
     on_leave_and_rejoin,
-    send_heartbeat_if_possible,
+    send_heartbeat_unless_last_unanswered,
     start_leadership_check,
 )
 from coterie.member.classic.rounds import (
     is_worker_state_in_join,
-    join_if_due,
+    join_or_prepare_join_if_due,
     on_join_response,
     on_prior_member_checked,
     on_send_assignments,
@@ -114,13 +114,13 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
         case Leaving() as leaving:
             on_event_while_leaving(turn, leaving, event)
         case None | Refused():
-            on_event(turn, event)
-            join_if_due(turn)
+            on_event_unless_leaving(turn, event)
+            join_or_prepare_join_if_due(turn)
     check_invariants(member)
     return Output(effects=tuple(turn.effects))
 
 
-def on_event(turn: Turn, event: Event) -> None:
+def on_event_unless_leaving(turn: Turn, event: Event) -> None:
     """Process one event of a member that is not leaving."""
     member = turn.member
     match event:
@@ -129,7 +129,7 @@ def on_event(turn: Turn, event: Event) -> None:
         case TimerFired(timer=timer):
             on_timer(turn, timer)
         case MemberStarted():
-            send_heartbeat_after_handover(turn)
+            send_heartbeat_if_membership_handed_over(turn)
         case SetWorkerState():
             on_set_worker_state(member, event)
         case Rejoin(reason=reason):
@@ -160,7 +160,7 @@ def on_order_to_leader(turn: Turn, order: SendAssignments | ConfirmLeadership) -
             start_leadership_check(turn, token)
 
 
-def send_heartbeat_after_handover(turn: Turn) -> None:
+def send_heartbeat_if_membership_handed_over(turn: Turn) -> None:
     """Send a heartbeat at once if the previous process passed its membership on, because its next heartbeat may be
     overdue."""
     if isinstance(turn.member.place, InGroup):
@@ -197,14 +197,16 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
         case None:
             pass
         case InFlight():
-            turn.log_failure(
+            turn.log_failure_at_info_unless_recent(
                 f"A heartbeat to the group's coordinator failed; this worker sends another one: {event.reason}"
             )
             # Sooner than the heartbeat interval: the coordinator may be reachable long before the lease ends.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.emit(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
         case asking:
-            turn.log_failure(f"A request to the group's coordinator failed; this worker joins again: {event.reason}")
+            turn.log_failure_at_info_unless_recent(
+                f"A request to the group's coordinator failed; this worker joins again: {event.reason}"
+            )
             schedule_rejoin_after_failed_request(turn, asking)
 
 
@@ -231,7 +233,7 @@ def on_timer(turn: Turn, timer: Timer) -> None:
     member, now_ms = turn.member, turn.now_ms
     match timer, member.round:
         case "heartbeat", _:
-            send_heartbeat_if_possible(turn)
+            send_heartbeat_unless_last_unanswered(turn)
         case "lease", _:
             lose_membership_if_lease_over(turn)
         case "answer", (CheckingPriorMember() | JoinSent() | SyncSent()) as asking:
@@ -249,4 +251,4 @@ def on_timer(turn: Turn, timer: Timer) -> None:
             if now_ms >= until_ms:
                 member.round = replace(waiting, backoff_ends_ms=None)
         case _:
-            pass  # ``held``: `join_if_due` runs after every event. Other timers are out of date.
+            pass  # ``held``: `join_or_prepare_join_if_due` runs after every event. Other timers are out of date.

@@ -58,10 +58,10 @@ def shorten_heartbeat_interval_for_next_round(turn: Turn) -> None:
     member.place = replace(
         member.place, next_round_expected_until_ms=turn.now_ms + member.settings.next_round_window_ms
     )
-    set_heartbeat_timer(turn)
+    schedule_heartbeat_after_current_interval(turn)
 
 
-def set_heartbeat_timer(turn: Turn) -> None:
+def schedule_heartbeat_after_current_interval(turn: Turn) -> None:
     """Set the timer of the next heartbeat, one interval from now: the shorter interval while a further rebalance is
     expected."""
     member, settings = turn.member, turn.member.settings
@@ -71,14 +71,14 @@ def set_heartbeat_timer(turn: Turn) -> None:
     turn.emit(SetTimer(timer="heartbeat", at_ms=turn.now_ms + interval_ms))
 
 
-def send_heartbeat_if_possible(turn: Turn) -> None:
+def send_heartbeat_unless_last_unanswered(turn: Turn) -> None:
     """Send a heartbeat, and set the timer of the next one. Outside the group, do nothing. While the last heartbeat has
     waited for its response for less than ``LeaseDurations.heartbeat_timeout_ms``, only set the timer."""
     member = turn.member
     place = member.place
     if not isinstance(place, InGroup):
         return
-    set_heartbeat_timer(turn)
+    schedule_heartbeat_after_current_interval(turn)
     timeout_ms = member.settings.lease.heartbeat_timeout_ms
     if place.unanswered_heartbeat is not None and turn.now_ms - place.unanswered_heartbeat.sent_at_ms < timeout_ms:
         return  # The response may still arrive; after this time one more heartbeat fits in before the lease ends.
@@ -98,11 +98,13 @@ def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], res
     assert isinstance(member.place, InGroup)
     match response.error:
         case ErrorCode.none:
-            renew_lease(turn, in_flight)
-            _confirm_leadership_if_ordered(turn, in_flight)
+            renew_lease_and_clear_failures(turn, in_flight)
+            _confirm_or_recheck_leadership_if_ordered(turn, in_flight)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
             if error is ErrorCode.rebalance_in_progress:
-                renew_lease(turn, in_flight)  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
+                renew_lease_and_clear_failures(
+                    turn, in_flight
+                )  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
             # An outstanding join or sync will get the same error in its response, as will a heartbeat of a newer
             # generation.
             if in_flight.request.generation == member.place.generation and isinstance(
@@ -129,27 +131,27 @@ def start_leadership_check(turn: Turn, token: int) -> None:
     heartbeat has no response yet, send one when its response arrives. The response to the heartbeat that was sent after
     this order confirms that this worker is the leader."""
     member = turn.member
-    member.leadership_check = LeadershipCheck(order_token=token, ordered_at_request_id=next(member.request_ids))
-    send_heartbeat_if_possible(turn)
+    member.leadership_check = LeadershipCheck(order_token=token, ordered_after_request_id=next(member.request_ids))
+    send_heartbeat_unless_last_unanswered(turn)
 
 
-def _confirm_leadership_if_ordered(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
+def _confirm_or_recheck_leadership_if_ordered(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
     """Called when the heartbeat ``in_flight`` was accepted. If the herder has ordered a leadership check, and the
     heartbeat was sent after the order, report to the herder that this worker is the leader; if the heartbeat was sent
     before the order, send the next one at once. Does nothing without an order, on a follower, or if the heartbeat has
     another generation than the one that this worker leads."""
     member, check = turn.member, turn.member.leadership_check
     assert isinstance(member.place, InGroup)
-    if check is None or not member.is_leader or in_flight.request.generation != member.place.generation:
+    if check is None or not member.is_leader_between_rounds or in_flight.request.generation != member.place.generation:
         return
     if check.precedes_request(in_flight.id):
         member.leadership_check = None
         turn.emit(LeadershipConfirmed(token=check.order_token))
     else:
-        send_heartbeat_if_possible(turn)
+        send_heartbeat_unless_last_unanswered(turn)
 
 
-def renew_lease(turn: Turn, in_flight: InFlight[Request]) -> None:
+def renew_lease_and_clear_failures(turn: Turn, in_flight: InFlight[Request]) -> None:
     """Extend the lease, the time in which this worker may run its jobs: it ends ``LeaseDurations.duration_ms`` after
     the answered request was sent. The stored failures are cleared."""
     member = turn.member
@@ -171,7 +173,7 @@ def lose_membership_if_lease_over(turn: Turn) -> bool:
         return False
     waited_ms = turn.now_ms - lease_ends_ms + turn.member.settings.lease_duration_ms
     reason = f"the coordinator has not responded to any request sent in the last {waited_ms} ms"
-    lose_membership(turn, reason, has_lease_ended=True)
+    lose_membership_until_rejoin(turn, reason, has_lease_ended=True)
     return True
 
 
@@ -197,7 +199,7 @@ def on_unknown_member_id(turn: Turn) -> None:
     after a back-off. The member id is cleared, and a static member checks again for a prior member."""
     member = turn.member
     if isinstance(member.place, InGroup):
-        lose_membership(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
+        lose_membership_until_rejoin(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
     else:
         schedule_rejoin_after_backoff(turn)
     clear_member_id(member)
@@ -210,7 +212,7 @@ def clear_member_id(member: Member) -> None:
     member.place = replace(member.place, member_id=NO_MEMBER)
 
 
-def lose_membership(turn: Turn, reason: str, *, has_lease_ended: bool = False) -> None:
+def lose_membership_until_rejoin(turn: Turn, reason: str, *, has_lease_ended: bool = False) -> None:
     """End the membership: the herder stops all jobs, and the member joins again when no job is owned. The member id is
     kept. A later response to a request that was sent before has no effect."""
     member = turn.member
@@ -226,7 +228,7 @@ def lose_membership(turn: Turn, reason: str, *, has_lease_ended: bool = False) -
 
 def lose_membership_permanently(turn: Turn, reason: str) -> None:
     """End the membership, and send no further join, because no retry can succeed. The herder shuts the worker down."""
-    lose_membership(turn, reason)
+    lose_membership_until_rejoin(turn, reason)
     if turn.member.ending is None:
         turn.member.ending = Refused(reason=reason)
         turn.emit(MembershipRefused(reason=reason))
@@ -245,7 +247,7 @@ def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
     is_static = member.settings.instance_id is not None
     if member.member_id and not is_static:
         turn.send(LeaveRequest(group_id=member.settings.group_id, member_id=member.member_id, reason=reason))
-    lose_membership(turn, reason)
+    lose_membership_until_rejoin(turn, reason)
     if not is_static:
         clear_member_id(member)
 

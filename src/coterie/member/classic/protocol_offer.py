@@ -6,7 +6,7 @@ from coterie.member.events import WriteLogMessage
 from coterie.wire.connect import ConnectProtocol
 
 
-def protocols_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
+def protocols_safe_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
     """The protocols that JoinGroup lists: all protocols of the settings; but not eager (unless the settings contain no
     other protocol) if this worker owns jobs and may have missed that the group has selected eager.
 
@@ -29,7 +29,7 @@ def protocols_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
     return cooperative or settings.protocols
 
 
-def offered_protocol(member: Member, wire_name: str) -> ConnectProtocol | None:
+def protocol_in_settings_or_none(member: Member, wire_name: str) -> ConnectProtocol | None:
     """The protocol with the name ``wire_name`` in Kafka's messages; None if this worker's settings do not contain
     it."""
     return next((offered for offered in member.settings.protocols if offered.wire_name == wire_name), None)

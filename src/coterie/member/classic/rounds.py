@@ -14,16 +14,20 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.permanent_errors import permanent_error_reason
 from coterie.member.classic.presence import (
-    lose_membership,
     lose_membership_if_lease_over,
     lose_membership_permanently,
+    lose_membership_until_rejoin,
     on_unknown_member_id,
-    renew_lease,
+    renew_lease_and_clear_failures,
+    schedule_heartbeat_after_current_interval,
     schedule_rejoin_after_backoff,
-    set_heartbeat_timer,
     shorten_heartbeat_interval_for_next_round,
 )
-from coterie.member.classic.protocol_offer import log_protocol_if_changed, offered_protocol, protocols_to_offer
+from coterie.member.classic.protocol_offer import (
+    log_protocol_if_changed,
+    protocol_in_settings_or_none,
+    protocols_safe_to_offer,
+)
 from coterie.member.classic.state import (
     NO_GENERATION,
     NO_MEMBER,
@@ -79,7 +83,7 @@ def on_set_worker_state(member: Member, event: SetWorkerState) -> None:
         member.round = WaitingToJoin()
 
 
-def join_if_due(turn: Turn) -> None:
+def join_or_prepare_join_if_due(turn: Turn) -> None:
     """Begin a round (JoinGroup, then SyncGroup) if one is requested and nothing prevents it: no back-off, no running
     round, and no job that must stop first. In an eager group, the herder is first ordered to stop all jobs. A static
     member without a member id first asks whether the group has a member of its previous process."""
@@ -131,7 +135,7 @@ def send_join(turn: Turn) -> None:
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         protocol_type=PROTOCOL_TYPE,
         protocols=tuple(
-            (offered.wire_name, encode_metadata(offered, metadata)) for offered in protocols_to_offer(turn)
+            (offered.wire_name, encode_metadata(offered, metadata)) for offered in protocols_safe_to_offer(turn)
         ),
         reason=member.rejoin_reason or "",
     )
@@ -199,14 +203,14 @@ def send_prior_member_check(turn: Turn) -> None:
 
 def on_prior_member_checked(turn: Turn, response: HeartbeatResponse) -> None:
     """Store whether the group has a member from a previous process of this worker, which the error code of ``response``
-    shows. Any other error is handled by :func:`on_error_response`."""
+    shows. Any other error is handled by :func:`rejoin_later_or_end_as_refused`."""
     match response.error:
         case ErrorCode.unknown_member_id:
             turn.member.prior_member = PriorMemberStatus.NOT_IN_GROUP
         case ErrorCode.fenced_instance_id | ErrorCode.none | ErrorCode.illegal_generation:
             turn.member.prior_member = PriorMemberStatus.IN_GROUP
         case error:
-            on_error_response(turn, error)
+            rejoin_later_or_end_as_refused(turn, error)
 
 
 def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
@@ -232,12 +236,12 @@ def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> Non
     member, place = turn.member, turn.member.place
     withheld_eager = len(joins.in_flight.request.protocols) < len(member.settings.protocols)
     match response.error:
-        case ErrorCode.none if is_member_id_of_join(joins, response.member_id) and response.generation >= 0:
+        case ErrorCode.none if is_kept_or_issued_member_id(joins, response.member_id) and response.generation >= 0:
             member.prior_member = joins.prior_member
             on_join_accepted(turn, joins.in_flight, response)
             if withheld_eager:
                 member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
-        case ErrorCode.member_id_required if is_member_id_of_join(joins, response.member_id):
+        case ErrorCode.member_id_required if is_kept_or_issued_member_id(joins, response.member_id):
             member.prior_member = joins.prior_member
             member.place = replace(place, member_id=response.member_id)
         case ErrorCode.unknown_member_id:
@@ -247,7 +251,7 @@ def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> Non
         case ErrorCode.inconsistent_group_protocol if withheld_eager and isinstance(place, InGroup):
             member.place = replace(place, protocol=ConnectProtocol.EAGER, may_have_missed_protocol_change=False)
         case error:
-            on_error_response(turn, error)
+            rejoin_later_or_end_as_refused(turn, error)
 
 
 def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResponse) -> None:
@@ -255,18 +259,18 @@ def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: Joi
     order the herder to compute them; otherwise send SyncGroup. If the group has selected a protocol that this worker
     did not offer, join again after a back-off."""
     member, former = turn.member, turn.member.place
-    protocol = offered_protocol(member, response.protocol)
+    protocol = protocol_in_settings_or_none(member, response.protocol)
     if isinstance(former, InGroup):
         place = replace(
             former, generation=response.generation, protocol=protocol, may_have_missed_protocol_change=False
         )
         member.place = place
-        renew_lease(turn, in_flight)
+        renew_lease_and_clear_failures(turn, in_flight)
     else:
         place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
         member.place = place
     turn.emit(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
-    set_heartbeat_timer(turn)
+    schedule_heartbeat_after_current_interval(turn)
     if protocol is None:
         turn.emit(
             WriteLogMessage(
@@ -301,7 +305,7 @@ def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: Joi
         send_sync(turn, place, protocol, {})
 
 
-def on_error_response(turn: Turn, error: ErrorCode) -> None:
+def rejoin_later_or_end_as_refused(turn: Turn, error: ErrorCode) -> None:
     """Handle an error response to a join, a sync or the check for a prior member. If a retry may succeed, join again
     after a back-off. Otherwise report `MembershipRefused`, so that the herder shuts the worker down; after
     FENCED_INSTANCE_ID, the membership is also lost."""
@@ -312,11 +316,13 @@ def on_error_response(turn: Turn, error: ErrorCode) -> None:
         turn.member.ending = Refused(reason=reason)
         turn.emit(MembershipRefused(reason=reason))
     else:
-        turn.log_failure(f"The group's coordinator responded with {error.name}; this worker joins again")
+        turn.log_failure_at_info_unless_recent(
+            f"The group's coordinator responded with {error.name}; this worker joins again"
+        )
         schedule_rejoin_after_backoff(turn)
 
 
-def is_member_id_of_join(joins: JoinSent, member_id: MemberId) -> bool:
+def is_kept_or_issued_member_id(joins: JoinSent, member_id: MemberId) -> bool:
     """Whether ``member_id``, in the response to a join, can be this member's id: it is the id in the join; or the join
     contained no id, and ``member_id`` is the new id that the coordinator has issued. An empty id cannot."""
     return bool(member_id) and joins.in_flight.request.member_id in (NO_MEMBER, member_id)
@@ -374,24 +380,24 @@ def on_sync_response(turn: Turn, syncs: SyncSent, response: SyncResponse) -> Non
     processed, the membership is lost, and the assignment is not used."""
     match response.error:
         case ErrorCode.none:
-            renew_lease(turn, syncs.in_flight)
+            renew_lease_and_clear_failures(turn, syncs.in_flight)
             # The response may have arrived before a long pause, and the jobs may be assigned to other members by now.
             if not lose_membership_if_lease_over(turn):
-                on_assignment_bytes(turn, syncs.protocol, response.assignment)
+                decode_and_apply_assignment_or_rejoin(turn, syncs.protocol, response.assignment)
         case ErrorCode.unknown_member_id:
             on_unknown_member_id(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             pass  # The group has begun another rebalance: join at once.
         case error:
-            on_error_response(turn, error)
+            rejoin_later_or_end_as_refused(turn, error)
 
 
-def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> None:
+def decode_and_apply_assignment_or_rejoin(turn: Turn, protocol: ConnectProtocol, data: bytes) -> None:
     """Decode and apply the assignment ``data``. If ``data`` is empty, the leader has assigned nothing to this member:
     the membership is lost, and the member joins again after a back-off, when all jobs have stopped. An assignment that
     cannot be decoded is discarded, and the member joins again after a back-off, while its jobs keep running."""
     if not data:
-        lose_membership(
+        lose_membership_until_rejoin(
             turn,
             "the leader assigned nothing to this worker, probably because the leader could not decode this worker's "
             "metadata; check that all workers run compatible versions",
@@ -401,7 +407,9 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
     try:
         _, assignment = decode_version_and_assignment(data)
     except WireError as error:
-        turn.log_failure(f"The assignment from the group's leader cannot be decoded; this worker joins again: {error}")
+        turn.log_failure_at_info_unless_recent(
+            f"The assignment from the group's leader cannot be decoded; this worker joins again: {error}"
+        )
         turn.member.malformed_assignments += 1
         schedule_rejoin_after_backoff(turn)
         return
@@ -422,7 +430,7 @@ def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssig
     member.prior_member = PriorMemberStatus.NOT_IN_GROUP
     member.retries = member.malformed_assignments = 0
     member.place = replace(place, assignment=assignment)
-    member.round = AssignmentReceived(hold_join_until_ms=turn.now_ms + member.settings.join_hold_ms(protocol))
+    member.round = AssignmentReceived(hold_join_until_ms=turn.now_ms + member.settings.join_hold_max_ms(protocol))
     if assignment.revoked:
         turn.emit(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
     shorten_heartbeat_interval_for_next_round(turn)

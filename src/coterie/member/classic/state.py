@@ -80,7 +80,7 @@ class MemberSettings:
         """How long an answered request lets this worker run its jobs, counted from the sending of the request."""
         return self.lease.duration_ms
 
-    def join_hold_ms(self, protocol: ConnectProtocol) -> int:
+    def join_hold_max_ms(self, protocol: ConnectProtocol) -> int:
         """How long, in ms from an assignment, the next join waits at most for revoked jobs to stop:
         STATIC_JOIN_HOLD_MAX_MS if the group's ``protocol`` is static, else JOIN_HOLD_MAX_MS; but never more than half
         of the rebalance timeout, because a member that joins after this timeout loses its membership."""
@@ -149,8 +149,8 @@ class AwaitingWorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingToJoin:
-    """No round is running. JoinGroup is sent when nothing prevents it (`join_if_due`), and after the back-off if there
-    is one."""
+    """No round is running. JoinGroup is sent when nothing prevents it (`join_or_prepare_join_if_due`), and after the
+    back-off if there is one."""
 
     backoff_ends_ms: int | None = None
     """When the back-off after a failure ends; None when there is none."""
@@ -304,7 +304,7 @@ class Member:
         return self.place.member_id
 
     @property
-    def is_leader(self) -> bool:
+    def is_leader_between_rounds(self) -> bool:
         """Whether this member leads the generation of its last assignment. False during a join or a sync."""
         match self.place, self.round:
             case InGroup(member_id=member_id, assignment=WorkerAssignment(leader=leader)), AssignmentReceived():

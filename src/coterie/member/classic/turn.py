@@ -22,7 +22,7 @@ class Turn:
         """Add an effect to those of this step."""
         self.effects.append(effect)
 
-    def log_failure(self, text: str) -> None:
+    def log_failure_at_info_unless_recent(self, text: str) -> None:
         """Log a failure, not as a warning, unless the same one was logged a short time before (`FailureLog`)."""
         message = self.member.failures.add(text, self.now_ms)
         if message is not None:

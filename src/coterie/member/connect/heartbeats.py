@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from coterie.member.connect.computation import on_chosen_to_compute, resend_prepare_or_install_if_due
 from coterie.member.connect.presence import (
-    apply_session_timeout,
     clear_membership_state,
-    end_as_refused,
-    lose_membership,
+    end_membership_as_refused,
     lose_membership_if_lease_over,
+    lose_membership_until_rejoin,
     renew_lease,
-    schedule_heartbeat_retry,
+    schedule_full_heartbeat_retry,
+    set_session_timeout_and_shorten_lease,
 )
 from coterie.member.connect.refusals import permanent_error_reason
 from coterie.member.connect.requests import (
@@ -18,8 +18,8 @@ from coterie.member.connect.requests import (
     data_to_report,
     make_leave_request,
     make_next_heartbeat,
-    must_confirm_leadership,
     must_report_at_once,
+    must_send_leadership_check,
 )
 from coterie.member.connect.state import (
     FormerMembership,
@@ -45,7 +45,7 @@ shorter interval or responds at once."""
 
 _NO_LEADER = LeaderOfGroup(member_id=MemberId(""), leader_epoch=LeaderEpoch(0), url=WorkerUrl(""))
 _NO_ASSIGNMENT = AssignmentToMember(
-    jobs=NO_JOBS, jobs_by_epoch={}, assignment_epoch=GroupEpoch(0), config_offset=ConfigOffset(-1)
+    jobs=NO_JOBS, jobs_by_assignment_epoch={}, assignment_epoch=GroupEpoch(0), config_offset=ConfigOffset(-1)
 )
 
 # -- sending ----------------------------------------------------------------------------------------------------------
@@ -75,10 +75,11 @@ def send_heartbeat_if_due(turn: Turn) -> None:
             send_heartbeat(turn)
         case InGroup() as place, HeartbeatDue(is_backoff=False) if must_report_at_once(
             member, place.accepted_data, None
-        ) or must_confirm_leadership(member):
+        ) or must_send_leadership_check(member):
             send_heartbeat(turn)
         case _, HeartbeatSent(may_response_be_held=True) as sent if not member.older_heartbeats and (
-            must_report_at_once(member, sent.reported_data, sent.configured_report) or must_confirm_leadership(member)
+            must_report_at_once(member, sent.reported_data, sent.configured_report)
+            or must_send_leadership_check(member)
         ):
             send_heartbeat(turn)
         case _:
@@ -107,7 +108,7 @@ def schedule_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool
     place = member.place
     assert isinstance(place, InGroup)
     at_ms = now_ms
-    if member.settings.allowed_response_hold_ms == 0:
+    if member.settings.coordinator_hold_max_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
     elif sent.is_hold_certain and not had_effect and member.last_request_id == sent.in_flight.id:
@@ -131,16 +132,18 @@ def on_heartbeat_response(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
         case ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH if isinstance(
             member.place, InGroup
         ):
-            lose_membership(turn, f"the coordinator responded {error_text(response.error, response.message)}")
+            lose_membership_until_rejoin(
+                turn, f"the coordinator responded {error_text(response.error, response.message)}"
+            )
         case _ if (reason := permanent_error_reason(member.settings, error, response.message)) is not None:
-            end_as_refused(turn, reason)
+            end_membership_as_refused(turn, reason)
         case _:
             # STALE_REQUEST among others: nothing is stopped, and the next heartbeat contains all fields.
-            turn.log_failure(
+            turn.log_failure_at_info_unless_recent(
                 "The group's coordinator responded to a heartbeat with "
                 f"{error_text(response.error, response.message)}; this worker sends another one"
             )
-            schedule_heartbeat_retry(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
+            schedule_full_heartbeat_retry(turn, first_at_once=error is ConnectErrorCode.STALE_REQUEST)
 
 
 def on_older_heartbeat_response(turn: Turn, sent_at_ms: int, response: HeartbeatResponse) -> None:
@@ -159,13 +162,13 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
     before = member.place
     reason = invalid_response_error(before, response)
     if reason is not None and isinstance(before, InGroup):
-        lose_membership(turn, f"the coordinator sent an invalid response: {reason}")
+        lose_membership_until_rejoin(turn, f"the coordinator sent an invalid response: {reason}")
         return
     if reason is not None:
-        turn.log_failure(
+        turn.log_failure_at_info_unless_recent(
             f"The group's coordinator sent an invalid response to a join; this worker joins again: {reason}"
         )
-        schedule_heartbeat_retry(turn, at_once=False)
+        schedule_full_heartbeat_retry(turn, first_at_once=False)
         return
     if isinstance(before, NotInGroup):
         assert response.session_timeout_ms is not None
@@ -182,11 +185,11 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
     member.place = replace(
         place,
         accepted_data=clear_accepted_assignor_reasons(member, sent.reported_data),
-        accepted_owned=sent.reported_data.owned,
+        last_accepted_owned=sent.reported_data.owned,
         configured_report=sent.configured_report or place.configured_report,
     )
     if isinstance(before, InGroup) and response.session_timeout_ms not in (None, before.session_timeout_ms):
-        apply_session_timeout(turn, max(1, response.session_timeout_ms or 0))
+        set_session_timeout_and_shorten_lease(turn, max(1, response.session_timeout_ms or 0))
     renew_lease(turn, sent.in_flight.sent_at_ms)
     if lose_membership_if_lease_over(turn):
         return  # The response arrived too late: the coordinator may have assigned the jobs to other members since.
@@ -251,7 +254,7 @@ def membership_after_response(before: InGroup, response: HeartbeatResponse) -> I
     )
 
 
-def on_relaunch_announcement_response(turn: Turn, response: HeartbeatResponse) -> None:
+def update_membership_after_relaunch_announcement(turn: Turn, response: HeartbeatResponse) -> None:
     """Process the response to the heartbeat that announces the next process. If the heartbeat was accepted, the member
     stores the data of the response, which the next process then receives. After UNKNOWN_MEMBER_ID or
     FENCED_MEMBER_EPOCH there is no membership any more, and the next process receives none. After any other error it
@@ -266,11 +269,13 @@ def on_relaunch_announcement_response(turn: Turn, response: HeartbeatResponse) -
             pass
 
 
-def on_heartbeat_failed(turn: Turn, reason: str) -> None:
+def log_and_retry_failed_heartbeat(turn: Turn, reason: str) -> None:
     """Called when no response to the newest heartbeat will arrive: log this, and send the next heartbeat, with all
     fields; at once if this is the first retry, otherwise after a back-off."""
-    turn.log_failure(f"A heartbeat to the group's coordinator failed; this worker sends another one: {reason}")
-    schedule_heartbeat_retry(turn, at_once=True)
+    turn.log_failure_at_info_unless_recent(
+        f"A heartbeat to the group's coordinator failed; this worker sends another one: {reason}"
+    )
+    schedule_full_heartbeat_retry(turn, first_at_once=True)
 
 
 # -- events for the herder --------------------------------------------------------------------------------------------
@@ -302,7 +307,7 @@ def emit_assignment_if_changed(turn: Turn, before: NotInGroup | InGroup) -> bool
             leader_epoch=place.leader.leader_epoch,
             # A response with a new member epoch contains no assignment if the jobs have not changed.
             assignment_epoch=GroupEpoch(max(place.assignment.assignment_epoch, place.member_epoch)),
-            jobs_by_epoch=place.assignment.jobs_by_epoch,
+            jobs_by_assignment_epoch=place.assignment.jobs_by_assignment_epoch,
             metadata_version=place.assignment.version,
             metadata=place.assignment.metadata,
         ),
@@ -314,7 +319,7 @@ def emit_assignment_if_changed(turn: Turn, before: NotInGroup | InGroup) -> bool
     return True
 
 
-def emit_state_if_changed(turn: Turn) -> None:
+def emit_member_state_if_changed(turn: Turn) -> None:
     """Emit the member state if it differs from the last one that the herder received. `MembershipLost` is the event for
     a member that is not in the group any more."""
     member = turn.member

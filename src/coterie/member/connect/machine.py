@@ -36,12 +36,12 @@ from coterie.member.connect.computation import (
     to_install_due,
 )
 from coterie.member.connect.heartbeats import (
-    emit_state_if_changed,
-    on_heartbeat_failed,
+    emit_member_state_if_changed,
+    log_and_retry_failed_heartbeat,
     on_heartbeat_response,
     on_older_heartbeat_response,
-    on_relaunch_announcement_response,
     send_heartbeat_if_due,
+    update_membership_after_relaunch_announcement,
 )
 from coterie.member.connect.messages import (
     Effect,
@@ -52,7 +52,7 @@ from coterie.member.connect.messages import (
 )
 from coterie.member.connect.presence import (
     ENDING_TIMEOUT_MS,
-    begin_handed_over_lease,
+    begin_unconfirmed_lease_if_handed_over,
     complete_leave,
     complete_suspension,
     lose_membership_if_lease_over,
@@ -113,16 +113,16 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
             if isinstance(event, Leave):
                 complete_leave(turn)
         case None | Refused():
-            on_event(turn, event)
+            on_event_unless_leaving_or_suspending(turn, event)
             lose_membership_if_lease_over(turn)
             if member.ending is None:
                 send_heartbeat_if_due(turn)
-                emit_state_if_changed(turn)
+                emit_member_state_if_changed(turn)
     check_invariants(member)
     return Output(effects=tuple(turn.effects))
 
 
-def on_event(turn: Turn, event: Event) -> None:
+def on_event_unless_leaving_or_suspending(turn: Turn, event: Event) -> None:
     """Process one event of a member that neither leaves the group nor suspends its membership."""
     member = turn.member
     match event:
@@ -146,7 +146,7 @@ def on_event(turn: Turn, event: Event) -> None:
         case LeaveAndRejoin() | Leave() | SuspendMembership():
             on_order_to_end_membership(turn, event)
         case MemberStarted():
-            begin_handed_over_lease(turn)
+            begin_unconfirmed_lease_if_handed_over(turn)
         case Rejoin() | SendAssignments():
             raise AssertionError(
                 f"{type(event).__name__} is an order to the member of a classic group, but this worker is in a connect "
@@ -161,7 +161,9 @@ def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeaders
         case SetConfiguredJobs():
             member.configured = order
         case ConfirmLeadership(token=token):
-            member.leadership_check = LeadershipCheck(order_token=token, ordered_at_request_id=next(member.request_ids))
+            member.leadership_check = LeadershipCheck(
+                order_token=token, ordered_after_request_id=next(member.request_ids)
+            )
 
 
 def on_update_assignor(member: Member, order: UpdateAssignor) -> None:
@@ -225,7 +227,7 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
         case _ if member.older_heartbeats.pop(event.id, None) is not None:
             pass  # A newer heartbeat is out.
         case HeartbeatSent(in_flight=asked), _ if asked.id == event.id:
-            on_heartbeat_failed(turn, event.reason)
+            log_and_retry_failed_heartbeat(turn, event.reason)
         case _, PrepareSent(in_flight=asked) if asked.id == event.id:
             member.computation = PrepareDue()
         case _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
@@ -257,7 +259,7 @@ def on_event_while_suspending(turn: Turn, suspending: Suspending, event: Event) 
     member, in_flight = turn.member, suspending.in_flight
     match event:
         case ResponseReceived(id=id_, response=HeartbeatResponse() as response) if id_ == in_flight.id:
-            on_relaunch_announcement_response(turn, response)
+            update_membership_after_relaunch_announcement(turn, response)
             complete_suspension(turn)
         case RequestFailed(id=id_) if id_ == in_flight.id:
             complete_suspension(turn)

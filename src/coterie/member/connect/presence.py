@@ -49,10 +49,10 @@ def renew_lease(turn: Turn, sent_at_ms: int) -> None:
     assert isinstance(place, InGroup)
     lease_ends_ms = sent_at_ms + place.lease.duration_ms
     if lease_ends_ms > place.lease_ends_ms or not place.is_lease_confirmed:
-        set_lease_end(turn, lease_ends_ms)
+        set_and_report_lease_end(turn, lease_ends_ms)
 
 
-def apply_session_timeout(turn: Turn, session_timeout_ms: int) -> None:
+def set_session_timeout_and_shorten_lease(turn: Turn, session_timeout_ms: int) -> None:
     """Store the group's session timeout from a response. The coordinator applies a shorter timeout from the next
     request on, so the lease ends no later than the lease of a request that is sent now."""
     place = turn.member.place
@@ -60,10 +60,10 @@ def apply_session_timeout(turn: Turn, session_timeout_ms: int) -> None:
     turn.member.place = replace(place, session_timeout_ms=session_timeout_ms)
     latest_ms = turn.now_ms + LeaseDurations(session_timeout_ms).duration_ms
     if latest_ms < place.lease_ends_ms:
-        set_lease_end(turn, latest_ms)
+        set_and_report_lease_end(turn, latest_ms)
 
 
-def set_lease_end(turn: Turn, lease_ends_ms: int) -> None:
+def set_and_report_lease_end(turn: Turn, lease_ends_ms: int) -> None:
     """Set the end of the lease to ``lease_ends_ms``, and report it to the herder (`LeaseRenewed`)."""
     place = turn.member.place
     assert isinstance(place, InGroup)
@@ -79,11 +79,11 @@ def lose_membership_if_lease_over(turn: Turn) -> bool:
         return False
     waited_ms = turn.now_ms - place.lease_ends_ms + place.lease.duration_ms
     reason = f"the coordinator has not accepted any heartbeat sent in the last {waited_ms} ms"
-    lose_membership(turn, reason, has_lease_ended=True)
+    lose_membership_until_rejoin(turn, reason, has_lease_ended=True)
     return True
 
 
-def begin_handed_over_lease(turn: Turn) -> None:
+def begin_unconfirmed_lease_if_handed_over(turn: Turn) -> None:
     """Called at the first event of a member. If the member continues the membership of the previous process, the
     membership is lost unless a heartbeat is accepted within one lease duration from now: it is not known when the
     previous process sent its last accepted heartbeat. The herder receives no lease before a heartbeat is accepted."""
@@ -97,7 +97,7 @@ def begin_handed_over_lease(turn: Turn) -> None:
 # -- endings of the membership ----------------------------------------------------------------------------------------
 
 
-def lose_membership(
+def lose_membership_until_rejoin(
     turn: Turn, reason: str, *, former: FormerMembership = FormerMembership.LOST, has_lease_ended: bool = False
 ) -> None:
     """End the membership: the herder stops all jobs, and the member joins again, with the same member id, when no job
@@ -120,11 +120,11 @@ def clear_membership_state(member: Member) -> None:
     member.reported_state = MemberState.UNJOINED
 
 
-def end_as_refused(turn: Turn, reason: str) -> None:
+def end_membership_as_refused(turn: Turn, reason: str) -> None:
     """End the membership, and send no further heartbeat, because no retry can succeed. The herder shuts the worker
     down."""
     if isinstance(turn.member.place, InGroup):
-        lose_membership(turn, reason)
+        lose_membership_until_rejoin(turn, reason)
     turn.member.heartbeat = NoHeartbeat()
     turn.member.ending = Refused(reason=reason)
     turn.emit(MembershipRefused(reason=reason))
@@ -134,7 +134,7 @@ def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
     """End the membership, and join again when all jobs have stopped; immediately before the join, send the request that
     leaves the group, which acknowledges that all jobs have stopped. Does nothing outside of the group."""
     if isinstance(turn.member.place, InGroup):
-        lose_membership(turn, reason, former=FormerMembership.LEAVES)
+        lose_membership_until_rejoin(turn, reason, former=FormerMembership.LEAVES)
 
 
 def on_leave(turn: Turn, event: Leave) -> None:
@@ -225,7 +225,7 @@ def membership_handover(member: Member) -> ConnectMembershipHandover | None:
         assignment_epoch=place.assignment.assignment_epoch,
         config_offset=place.assignment.config_offset,
         jobs=place.assignment.jobs,
-        job_epochs=place.assignment.jobs_by_epoch,
+        job_epochs=place.assignment.jobs_by_assignment_epoch,
         version=place.assignment.version,
         metadata=place.assignment.metadata,
     )
@@ -234,16 +234,16 @@ def membership_handover(member: Member) -> ConnectMembershipHandover | None:
 # -- retries ----------------------------------------------------------------------------------------------------------
 
 
-def schedule_heartbeat_retry(turn: Turn, *, at_once: bool) -> None:
+def schedule_full_heartbeat_retry(turn: Turn, *, first_at_once: bool) -> None:
     """Send the next heartbeat after a back-off, which doubles with each retry since the last accepted heartbeat. With
-    ``at_once`` the first retry has no back-off: the coordinator has refused a stale heartbeat; or the connection has
-    ended, and a coordinator that detects this removes the worker unless the worker sends a request on another
+    ``first_at_once`` the first retry has no back-off: the coordinator has refused a stale heartbeat; or the connection
+    has ended, and a coordinator that detects this removes the worker unless the worker sends a request on another
     connection within ``connection_grace_ms``. The next heartbeat contains all fields."""
     member = turn.member
     settings = member.settings
     if isinstance(member.place, InGroup):
         member.place = replace(member.place, accepted_data=None)
-    exponent = member.retries - (1 if at_once else 0)
+    exponent = member.retries - (1 if first_at_once else 0)
     backoff_ms = (
         0 if exponent < 0 else min(settings.retry_backoff_ms * 2 ** min(exponent, 16), settings.retry_backoff_max_ms)
     )

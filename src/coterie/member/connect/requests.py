@@ -61,7 +61,7 @@ def configured_jobs_to_report(member: Member) -> ConfiguredJobsReport | None:
     return None if report == place.configured_report else report
 
 
-def must_confirm_leadership(member: Member) -> bool:
+def must_send_leadership_check(member: Member) -> bool:
     """Whether a heartbeat must be sent at once to confirm that this worker is the leader: the herder has ordered the
     check, and the newest heartbeat was sent before the order or has its response already."""
     check = member.leadership_check
@@ -94,7 +94,7 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
         may_response_be_held = (
-            not resumes and may_hold_full_heartbeat_response(member) and not must_confirm_leadership(member)
+            not resumes and may_full_heartbeat_response_be_held(member) and not must_send_leadership_check(member)
         )
         wait_ms = response_hold_max_ms(member) if may_response_be_held else 0
         return HeartbeatRequest(
@@ -122,7 +122,7 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
     assert isinstance(member.place, InGroup)
     last = member.place.accepted_data
     assert last is not None
-    wait_ms = 0 if must_confirm_leadership(member) else response_hold_max_ms(member)
+    wait_ms = 0 if must_send_leadership_check(member) else response_hold_max_ms(member)
     return HeartbeatRequest(
         group_id=settings.group_id,
         member_id=settings.member_id,
@@ -139,7 +139,7 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
     )
 
 
-def may_hold_full_heartbeat_response(member: Member) -> bool:
+def may_full_heartbeat_response_be_held(member: Member) -> bool:
     """Whether the coordinator may hold the response to the next heartbeat although the heartbeat has all fields: no
     response was lost on the connection, and the heartbeat repeats a join, or another heartbeat is unanswered. The
     coordinator may still respond at once."""
@@ -155,7 +155,7 @@ def response_hold_max_ms(member: Member) -> int:
     """How long the coordinator may at most hold back the response to this member's next heartbeat, while it has nothing
     new for the member. The member must be in the group."""
     assert isinstance(member.place, InGroup)
-    return min(member.settings.allowed_response_hold_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
+    return min(member.settings.coordinator_hold_max_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
 
 
 def make_leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:

@@ -88,7 +88,7 @@ class MemberSettings:
     """The topic id of this worker's config topic, 16 bytes; None if it is not known."""
     connection_grace_ms: int = defaults.CONNECTION_GRACE_MS
     """How long after the end of its connection this worker may still run; 0: the end of a connection has no effect."""
-    allowed_response_hold_ms: int = MAX_WAIT_MS
+    coordinator_hold_max_ms: int = MAX_WAIT_MS
     """How long the coordinator may hold a response while it has no news. 0: it responds at once, and the member sends
     heartbeats at the interval that the coordinator states."""
     retry_backoff_ms: int = 100
@@ -163,7 +163,7 @@ class InGroup:
     accepted_data: ReportedData | None = None
     """The data in this member's last request, which the coordinator has certainly processed; None if that is not
     certain: the next heartbeat then contains all fields."""
-    accepted_owned: Jobs = NO_JOBS
+    last_accepted_owned: Jobs = NO_JOBS
     """The owned jobs in the last heartbeat that was accepted. A job in it that is no longer owned has stopped, and no
     accepted heartbeat has acknowledged that yet."""
     configured_report: ConfiguredJobsReport | None = None
@@ -380,7 +380,7 @@ class Member:
             case InGroup() as place:
                 if place.member_epoch == JOIN or not self.owned <= place.assignment.jobs:
                     return MemberState.PREPARING_REBALANCE
-                is_acknowledged = place.accepted_owned <= self.owned
+                is_acknowledged = place.last_accepted_owned <= self.owned
                 return MemberState.STABLE if is_acknowledged else MemberState.COMPLETING_REBALANCE
             case NotInGroup():
                 return MemberState.UNJOINED
@@ -402,13 +402,13 @@ class Member:
             leader=LeaderOfGroup(member_id=place.leader, leader_epoch=place.leader_epoch, url=place.leader_url),
             assignment=AssignmentToMember(
                 jobs=place.jobs,
-                jobs_by_epoch=place.job_epochs,
+                jobs_by_assignment_epoch=place.job_epochs,
                 assignment_epoch=place.assignment_epoch,
                 config_offset=place.config_offset,
                 version=place.version,
                 metadata=place.metadata,
             ),
-            accepted_owned=place.jobs,
+            last_accepted_owned=place.jobs,
             is_lease_confirmed=False,
         )
         self.heartbeat = HeartbeatDue(at_ms=0)

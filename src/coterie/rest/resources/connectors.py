@@ -29,7 +29,7 @@ from coterie.rest.paths import encoded_path
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of
-from coterie.rest.visible_configs import visible_config, with_visible_config
+from coterie.rest.visible_configs import config_masked_unless_admin, with_config_masked_unless_admin
 
 
 class ConnectorConfigsResource:
@@ -66,10 +66,12 @@ class ConnectorConfigsResource:
         """The response with the parts ``expansions`` of all ``connectors``. A connector that is deleted meanwhile is
         left out, as in Connect."""
         entries = []
-        async for piece in self._herder.describe_connectors_in_pieces(connectors):
+        async for piece in self._herder.describe_existing_connectors_in_pieces(connectors):
             for info, status in piece:
-                visible = with_visible_config(request, info)
-                entry = views.expanded_connector_json(visible, status, expansions, self._herder.worker.connector_type)
+                visible = with_config_masked_unless_admin(request, info)
+                entry = views.expanded_connector_json_unless_status_missing(
+                    visible, status, expansions, self._herder.worker.connector_type
+                )
                 if entry is not None:
                     entries.append(JSONResponse({info.connector: entry}).body[1:-1])
         return Response(b"{" + b",".join(entries) + b"}", media_type="application/json")
@@ -77,7 +79,7 @@ class ConnectorConfigsResource:
     async def create_connector(self, request: Request) -> Response:
         body = await bodies.read_body(request)
         new_connector = await bodies.parse_on_thread_if_large(bodies.parse_new_connector, body)
-        config = bodies.with_connector_name(new_connector.config, new_connector.name)
+        config = bodies.check_and_set_connector_name(new_connector.config, new_connector.name)
         herder_request = PutConnector(
             connector=ConnectorName(new_connector.name),
             config=config,
@@ -85,31 +87,41 @@ class ConnectorConfigsResource:
             initial_state=new_connector.initial_state,
             initial_offsets=new_connector.initial_offsets,
         )
-        return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
+        return await self._herder.ask_or_forward(
+            request, body, herder_request, self._written_connector_response_or_raise
+        )
 
     async def describe_connector(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
-        info_json = views.connector_info_json(with_visible_config(request, info), self._herder.worker.connector_type)
+        info_json = views.connector_info_json(
+            with_config_masked_unless_admin(request, info), self._herder.worker.connector_type
+        )
         return JSONResponse(info_json, headers=etag_headers(info))
 
     async def delete_connector(self, request: Request) -> Response:
         herder_request = DeleteConnector(connector=connector_in_path(request), if_match=if_match_of(request))
-        return await self._herder.ask_or_forward(request, b"", herder_request, self._deleted_connector_response)
+        return await self._herder.ask_or_forward(
+            request, b"", herder_request, self._deleted_connector_response_or_raise
+        )
 
     async def describe_config(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
-        return JSONResponse(dict(visible_config(request, info.config)), headers=etag_headers(info))
+        return JSONResponse(dict(config_masked_unless_admin(request, info.config)), headers=etag_headers(info))
 
     async def put_config(self, request: Request) -> Response:
         body = await bodies.read_body(request)
         name = connector_in_path(request)
         herder_request = PutConnector(
             connector=name,
-            config=bodies.with_connector_name(await bodies.parse_on_thread_if_large(bodies.parse_config, body), name),
+            config=bodies.check_and_set_connector_name(
+                await bodies.parse_on_thread_if_large(bodies.parse_config, body), name
+            ),
             may_replace=True,
             if_match=if_match_of(request),
         )
-        return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
+        return await self._herder.ask_or_forward(
+            request, body, herder_request, self._written_connector_response_or_raise
+        )
 
     async def patch_config(self, request: Request) -> Response:
         """Change the keys of the connector's config that the body contains; null removes a key (KIP-477)."""
@@ -117,9 +129,11 @@ class ConnectorConfigsResource:
         name = connector_in_path(request)
         patch = await bodies.parse_on_thread_if_large(partial(bodies.parse_config_patch, name=name), body)
         herder_request = PatchConnector(connector=name, patch=patch, if_match=if_match_of(request))
-        return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
+        return await self._herder.ask_or_forward(
+            request, body, herder_request, self._written_connector_response_or_raise
+        )
 
-    def _deleted_connector_response(self, answer: Answer) -> Response:
+    def _deleted_connector_response_or_raise(self, answer: Answer) -> Response:
         """The empty response to a deletion.
 
         :raises ProblemRefusal: when the herder refused the request.
@@ -127,7 +141,7 @@ class ConnectorConfigsResource:
         problems.answer_or_raise(answer, DeletedConnector)
         return Response(status_code=204)
 
-    def _written_connector_response(self, answer: Answer) -> Response:
+    def _written_connector_response_or_raise(self, answer: Answer) -> Response:
         """The response to a written connector config: 201 if the write has created the connector, 200 if it has
         replaced a config.
 

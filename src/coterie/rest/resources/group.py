@@ -22,14 +22,14 @@ from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, G
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
-from coterie.rest.callers import add_signed_caller_headers
+from coterie.rest.callers import add_caller_headers_if_signable
 from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.request_context import Caller
-from coterie.rest.request_parameters import boolean_query_value
+from coterie.rest.request_parameters import is_query_value_true
 from coterie.rest.routing import Handlers
 from coterie.rest.views import Json
 from coterie.worker.inbox import now_ms
@@ -70,11 +70,13 @@ class GroupAndWorkersResource:
         answer = await self._worker.ask(DescribeWorkerGroup())
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER):
-                return await self._forward_to_worker(request, answer)
+                return await self._forward_to_coterie_worker_or_raise(request, answer)
             case _:
                 view = problems.answer_or_raise(answer, GroupView)
                 async with asyncio.TaskGroup() as task_group:
-                    view_requests = [task_group.create_task(self._member_view_json(member)) for member in view.members]
+                    view_requests = [
+                        task_group.create_task(self._valid_member_view_json_or_none(member)) for member in view.members
+                    ]
                 return JSONResponse(
                     group_views.group_json(view, [view_request.result() for view_request in view_requests])
                 )
@@ -93,7 +95,7 @@ class GroupAndWorkersResource:
         jobs first move to other workers, and the new process joins as a new member. The request is refused when the
         settings file of the named worker is invalid; that of a worker that only forwards the request does not
         matter."""
-        moves_jobs = boolean_query_value(request, "moveJobs")
+        moves_jobs = is_query_value_true(request, "moveJobs")
         settings_error = await self._worker.settings_error()
         return await self._order_worker(
             request,
@@ -114,11 +116,11 @@ class GroupAndWorkersResource:
             case RequestRefused(problem=Problem.NOT_THIS_WORKER, redirect_url=url):
                 assert url is not None, "the leader has the URL of every member"
                 action = request_path_segments(request)[-1]
-                return await self._forward_to_worker(
+                return await self._forward_to_coterie_worker_or_raise(
                     request, answer, encoded_path(("coterie", "workers", worker_id_of_url(url), action))
                 )
             case RequestRefused(problem=Problem.NOT_LEADER):
-                return await self._forward_to_worker(request, answer)
+                return await self._forward_to_coterie_worker_or_raise(request, answer)
             case _:
                 problems.answer_or_raise(answer, SuccessWithoutContent)
                 settings = self._worker.settings
@@ -129,8 +131,10 @@ class GroupAndWorkersResource:
                 }
                 return JSONResponse(worker_identity, status_code=202)
 
-    async def _forward_to_worker(self, request: Request, refusal: RequestRefused, path: str | None = None) -> Response:
-        """Forward ``request`` to the worker at the URL in ``refusal`` and return its response. That worker is the
+    async def _forward_to_coterie_worker_or_raise(
+        self, request: Request, redirection: RequestRefused, path: str | None = None
+    ) -> Response:
+        """Forward ``request`` to the worker at the URL in ``redirection`` and return its response. That worker is the
         leader or, for an order, the worker that must carry out the order. ``path`` replaces the path of ``request``
         unless it is None.
 
@@ -138,22 +142,26 @@ class GroupAndWorkersResource:
             has no paths under ``/coterie/``; also when ``request`` was forwarded too often.
         """
         try:
-            response = await forward_to_worker(self._http_client, request, b"", refusal, self._herder.sign, path=path)
+            response = await forward_to_worker(
+                self._http_client, request, b"", redirection, self._herder.sign, path=path
+            )
         except WorldError as error:
-            role = "leader" if refusal.problem is Problem.NOT_LEADER else "worker"
+            role = "leader" if redirection.problem is Problem.NOT_LEADER else "worker"
             message = (
-                f"The {role} at {refusal.redirect_url} cannot be reached or does not respond. If its process has "
+                f"The {role} at {redirection.redirect_url} cannot be reached or does not respond. If its process has "
                 f"ended, the group removes it after its session timeout: retry the request then. {error}"
             )
-            raise problems.HerderRefusal(replace(refusal, message=message)) from error
+            raise problems.HerderRefusal(replace(redirection, message=message)) from error
         if response.status_code != 404 or CONNECT_NOT_FOUND_BODY not in bytes(response.body):
             return response
-        if refusal.problem is Problem.NOT_THIS_WORKER:
-            message = f"The worker at {refusal.redirect_url} is a Kafka Connect worker, which cannot serve this request"
+        if redirection.problem is Problem.NOT_THIS_WORKER:
+            message = (
+                f"The worker at {redirection.redirect_url} is a Kafka Connect worker, which cannot serve this request"
+            )
         else:
             view = await self._own_worker_view()
             message = (
-                f"The leader at {refusal.redirect_url} is a Kafka Connect worker, which has no group API. While a "
+                f"The leader at {redirection.redirect_url} is a Kafka Connect worker, which has no group API. While a "
                 "Connect worker is in the group, drains and static assignments are not possible. "
                 f"Generation {view.generation} uses protocol {view.protocol}; this worker, {view.worker_id}, is "
                 f"assigned {len(view.assigned)} jobs (GET /coterie/worker). The last status of each job: "
@@ -168,7 +176,7 @@ class GroupAndWorkersResource:
         """
         return problems.answer_or_raise(await self._worker.ask(DescribeWorker()), WorkerView)
 
-    async def _member_view_json(self, member: MemberInfo) -> Mapping[str, object] | None:
+    async def _valid_member_view_json_or_none(self, member: MemberInfo) -> Mapping[str, object] | None:
         """The JSON of ``GET /coterie/worker`` of ``member``, which for this worker needs no request. None when
         ``member`` does not respond with success in time, or when another member now uses its URL."""
         view_json: Mapping[str, object] | None
@@ -176,13 +184,13 @@ class GroupAndWorkersResource:
             answer = await self._worker.ask(DescribeWorker())
             view_json = self._own_worker_view_json(answer) if isinstance(answer, WorkerView) else None
         else:
-            view_json = await self._request_member_view_json(member.url)
+            view_json = await self._request_worker_view_json_or_none(member.url)
         membership = view_json.get("group") if view_json is not None else None
         # A worker that has just lost its membership, or is new, has no member id: its response counts.
         is_other_member = isinstance(membership, Mapping) and membership.get("member_id") not in ("", member.member_id)
         return None if is_other_member else view_json
 
-    async def _request_member_view_json(self, url: WorkerUrl) -> Mapping[str, object] | None:
+    async def _request_worker_view_json_or_none(self, url: WorkerUrl) -> Mapping[str, object] | None:
         """The response of the worker at ``url`` to ``GET /coterie/worker``; None when it does not return a JSON object
         with a status of success within :data:`MEMBER_VIEW_TIMEOUT_S`."""
         try:
@@ -190,7 +198,7 @@ class GroupAndWorkersResource:
                 member_request = self._http_client.build_request("GET", f"{url.rstrip('/')}/coterie/worker")
                 own_id = worker_id_of_url(self._worker.settings.url)
                 caller = Caller(user=f"worker {own_id}", role=Role.READ, address=own_id)
-                await add_signed_caller_headers(member_request, caller, self._herder.sign)
+                await add_caller_headers_if_signable(member_request, caller, self._herder.sign)
                 response = await self._http_client.send(member_request)
             view_json = response.json() if response.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):

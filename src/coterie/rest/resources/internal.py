@@ -12,7 +12,7 @@ from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.nouns.ids import Incarnation
 from coterie.rest import bodies, problems, signatures
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderClient, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_success_response_factory
 from coterie.rest.leader import INCARNATION_HEADER
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
@@ -41,7 +41,7 @@ class InterWorkerResource:
             signature=signature,
             incarnation=None if incarnation is None else Incarnation(unquote(incarnation)),
         )
-        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))
+        return await self._herder.ask_or_forward(request, body, herder_request, empty_success_response_factory(204))
 
     async def refuse_to_fence_tasks(self, request: Request) -> NoReturn:
         """Refuse to fence the producers of a connector's tasks: in Coterie the start of a task fences its earlier runs.

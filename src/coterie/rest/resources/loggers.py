@@ -10,7 +10,7 @@ from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.nouns.logger_levels import ROOT, LoggerLevel
 from coterie.rest import bodies
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderClient, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_success_response_factory
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.problems import BadRequestError, NotFoundError
 from coterie.rest.request_parameters import query_value
@@ -68,7 +68,7 @@ class LoggersResource:
         scope = query_value(request, "scope") or "worker"
         if scope.lower() == "cluster":
             herder_request = SetGroupLoggerLevel(logger=name, level=level)
-            return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))
+            return await self._herder.ask_or_forward(request, body, herder_request, empty_success_response_factory(204))
         if scope.lower() != "worker":
             logger.warning("The scope %r of a logger's level is unknown; the level is set on this worker", scope)
         return JSONResponse(await self._herder.worker.logger_levels.set_level(name, level))

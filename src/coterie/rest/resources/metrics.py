@@ -50,7 +50,7 @@ class MetricsResource:
         connector_statuses: dict[ConnectorName, Status] = {}
         task_statuses: dict[ConnectorTaskId, Status] = {}
         connectors = sorted(view.assigned.connectors | {task.connector for task in tasks})
-        async for piece in self._herder.describe_connectors_in_pieces(connectors):
+        async for piece in self._herder.describe_existing_connectors_in_pieces(connectors):
             for info, status in piece:
                 if info.connector in view.assigned.connectors:
                     types[info.connector] = worker.connector_type(info.config)

@@ -42,22 +42,22 @@ class OffsetsResource:
         body = await bodies.read_body(request)
         change = OffsetChange(offsets=await bodies.parse_on_thread_if_large(bodies.parse_offsets, body))
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=change)
-        to_response = _message_response_factory(views.OFFSETS_ALTERED_MESSAGE)
-        return await self._herder.ask_or_forward(request, body, herder_request, to_response)
+        to_message_response_or_raise = _message_response_factory(views.OFFSETS_ALTERED_MESSAGE)
+        return await self._herder.ask_or_forward(request, body, herder_request, to_message_response_or_raise)
 
     async def reset_offsets(self, request: Request) -> Response:
         """Remove all offsets of the connector, so that it reads its input as a new connector does."""
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=RESET_OFFSETS)
-        to_response = _message_response_factory(views.OFFSETS_RESET_MESSAGE)
-        return await self._herder.ask_or_forward(request, b"", herder_request, to_response)
+        to_message_response_or_raise = _message_response_factory(views.OFFSETS_RESET_MESSAGE)
+        return await self._herder.ask_or_forward(request, b"", herder_request, to_message_response_or_raise)
 
 
 def _message_response_factory(message: str) -> Callable[[Answer], Response]:
     """A function that makes the HTTP response with ``message`` for a :class:`SuccessWithoutContent`, and raises
     ProblemRefusal when the herder refused the request."""
 
-    def to_response(answer: Answer) -> Response:
+    def to_message_response_or_raise(answer: Answer) -> Response:
         problems.answer_or_raise(answer, SuccessWithoutContent)
         return JSONResponse({"message": message})
 
-    return to_response
+    return to_message_response_or_raise

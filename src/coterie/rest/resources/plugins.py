@@ -16,7 +16,7 @@ from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.problems import BadRequestError
-from coterie.rest.request_parameters import boolean_query_value, query_value
+from coterie.rest.request_parameters import is_query_value_true, query_value
 from coterie.rest.routing import Handlers
 
 _CONNECTOR_SUFFIX = "Connector"
@@ -40,7 +40,7 @@ class PluginsResource:
     async def list_plugins(self, request: Request) -> Response:
         """The sources and sinks of this worker; all its plug-ins if the query has a value of ``connectorsOnly`` other
         than ``true``."""
-        connectors_only = boolean_query_value(request, "connectorsOnly", default=True)
+        connectors_only = is_query_value_true(request, "connectorsOnly", default=True)
         plugins = await self._herder.ask(ListPlugins(connectors_only=connectors_only), PluginList)
         return JSONResponse(plugin_views.plugins_json(plugins.plugins))
 

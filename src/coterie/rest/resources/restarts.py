@@ -9,9 +9,9 @@ from coterie.herder.requests.reads import ConnectorStatus
 from coterie.herder.requests.writes import RestartConnector
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderClient, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_success_response_factory
 from coterie.rest.json_response import JSONResponse
-from coterie.rest.request_parameters import boolean_query_value, connector_in_path, task_in_path
+from coterie.rest.request_parameters import connector_in_path, is_query_value_true, task_in_path
 from coterie.rest.routing import Handlers
 
 
@@ -33,9 +33,9 @@ class RestartsResource:
         failed. If at least one of the two parameters is true, the response is 202 with the statuses of the connector
         and its tasks; otherwise 204 (KIP-745)."""
         body = await bodies.read_body(request)
-        include_tasks, only_failed = (boolean_query_value(request, name) for name in ("includeTasks", "onlyFailed"))
+        include_tasks, only_failed = (is_query_value_true(request, name) for name in ("includeTasks", "onlyFailed"))
 
-        def to_response(answer: Answer) -> Response:
+        def to_restart_response_or_raise(answer: Answer) -> Response:
             status = problems.answer_or_raise(answer, ConnectorStatus)
             if not (include_tasks or only_failed):
                 return Response(status_code=204)
@@ -45,10 +45,10 @@ class RestartsResource:
         herder_request = RestartConnector(
             connector=connector_in_path(request), include_tasks=include_tasks, only_failed=only_failed
         )
-        return await self._herder.ask_or_forward(request, body, herder_request, to_response)
+        return await self._herder.ask_or_forward(request, body, herder_request, to_restart_response_or_raise)
 
     async def restart_task(self, request: Request) -> Response:
         """Restart the task on the worker that has it."""
         body = await bodies.read_body(request)
         herder_request = RestartConnectorTask(task=task_in_path(request))
-        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))
+        return await self._herder.ask_or_forward(request, body, herder_request, empty_success_response_factory(204))

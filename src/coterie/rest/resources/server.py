@@ -9,7 +9,7 @@ from starlette.responses import Response
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.rest.endpoints import JSON, Endpoint, Operation
 from coterie.rest.json_response import JSONResponse
-from coterie.rest.openapi import openapi_document
+from coterie.rest.openapi import openapi_document_for_clients
 from coterie.rest.problems import RETRY_LATER
 from coterie.rest.routing import Handlers
 from coterie.worker.worker import Worker, WorkerPhase
@@ -48,7 +48,7 @@ class ServerResource:
         """The OpenAPI document of this API. It is made on a thread, because that takes longer than the event loop may
         stall, and kept after the first request."""
         if self._api is None:
-            document = await asyncio.to_thread(openapi_document, self._endpoints)
+            document = await asyncio.to_thread(openapi_document_for_clients, self._endpoints)
             self._api = bytes(JSONResponse(document).body)
         return Response(self._api, media_type=JSON)
 

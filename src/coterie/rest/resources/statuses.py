@@ -17,7 +17,7 @@ from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path, task_in_path
 from coterie.rest.routing import Handlers
-from coterie.rest.visible_configs import visible_config
+from coterie.rest.visible_configs import config_masked_unless_admin
 
 
 class StatusesResource:
@@ -40,7 +40,7 @@ class StatusesResource:
 
     async def describe_task_configs(self, request: Request) -> Response:
         configs = await self._herder.ask(DescribeTaskConfigs(connector=connector_in_path(request)), TaskConfigs)
-        visible = tuple((task, visible_config(request, config)) for task, config in configs.tasks)
+        visible = tuple((task, config_masked_unless_admin(request, config)) for task, config in configs.tasks)
         return JSONResponse(views.task_configs_json(TaskConfigs(tasks=visible)))
 
     async def describe_task_status(self, request: Request) -> Response:

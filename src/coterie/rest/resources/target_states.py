@@ -6,7 +6,7 @@ from starlette.responses import Response
 from coterie.herder.requests.writes import SetTargetState
 from coterie.nouns.states import TargetState
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderClient, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_success_response_factory
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
@@ -39,4 +39,6 @@ class TargetStatesResource:
 
     async def _set_target_state(self, request: Request, target_state: TargetState, *, http_status: int) -> Response:
         herder_request = SetTargetState(connector=connector_in_path(request), target_state=target_state)
-        return await self._herder.ask_or_forward(request, b"", herder_request, empty_response_factory(http_status))
+        return await self._herder.ask_or_forward(
+            request, b"", herder_request, empty_success_response_factory(http_status)
+        )

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderClient, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_success_response_factory
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
@@ -33,4 +33,4 @@ class TopicsResource:
     async def reset_active_topics(self, request: Request) -> Response:
         """Forget the topics that the connector's tasks have read or written until now."""
         herder_request = ResetActiveTopics(connector=connector_in_path(request))
-        return await self._herder.ask_or_forward(request, b"", herder_request, empty_response_factory(202))
+        return await self._herder.ask_or_forward(request, b"", herder_request, empty_success_response_factory(202))

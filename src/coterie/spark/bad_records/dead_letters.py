@@ -50,7 +50,7 @@ DEAD_LETTER_SCHEMA = StructType(
 in base64."""
 
 
-def dead_letter_arrow_batch(bad_rows: pa.RecordBatch, task: ConnectorTaskId) -> pa.RecordBatch:
+def dead_letter_arrow_batch_for_table(bad_rows: pa.RecordBatch, task: ConnectorTaskId) -> pa.RecordBatch:
     """Convert ``bad_rows``, of ``task`` and with the columns of ``BAD_ROW_TYPE``, to the columns of
     :data:`DEAD_LETTER_SCHEMA`, for a table."""
     row_count = bad_rows.num_rows
@@ -88,15 +88,17 @@ def _headers_to_json(headers: list[dict[str, object]] | None) -> str | None:
     """The headers of a record as JSON for :data:`DEAD_LETTER_SCHEMA`; None when ``headers`` is None."""
     if headers is None:
         return None
-    return json.dumps([{"key": header["key"], "value": _bytes_to_base64(header["value"])} for header in headers])
+    return json.dumps(
+        [{"key": header["key"], "value": _bytes_or_none_to_base64(header["value"])} for header in headers]
+    )
 
 
-def _bytes_to_base64(value: object) -> str | None:
+def _bytes_or_none_to_base64(value: object) -> str | None:
     """The bytes ``value`` in base64; None when ``value`` is None."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else None
 
 
-def dead_letter_record_columns(
+def dead_letter_record_columns_for_topic(
     bad_row_column: Callable[[str], Column], task: ConnectorTaskId, *, has_context: bool
 ) -> dict[str, Column]:
     """The columns ``key``, ``value`` and ``headers`` of a dead letter in a topic, by name: the key, value and headers

@@ -59,7 +59,7 @@ STAGE_TASK_PUT = "TASK_PUT"
 of a converter is ``KEY_CONVERTER`` or ``VALUE_CONVERTER``."""
 
 
-def with_error_columns(records: DataFrame) -> DataFrame:
+def with_original_and_null_error_columns(records: DataFrame) -> DataFrame:
     """``records``, which have all columns of :data:`ORIGINAL_RECORD_TYPE`, with :data:`ORIGINAL_COLUMN` and
     :data:`ERROR_COLUMN` added. :data:`ERROR_COLUMN` is null in every row."""
     original = F.struct(*(F.col(name) for name in ORIGINAL_RECORD_TYPE.names))
@@ -72,7 +72,7 @@ def error_column_value(stage: str, class_name: str, message: str | Column) -> Co
     return F.struct(*(F.lit(value).alias(name) for name, value in values))
 
 
-def with_bad_row_column(rows: DataFrame) -> DataFrame:
+def merge_into_bad_row_column(rows: DataFrame) -> DataFrame:
     """``rows`` with the column :data:`BAD_ROW_COLUMN` in place of :data:`ORIGINAL_COLUMN` and :data:`ERROR_COLUMN`:
     null for a row whose :data:`ERROR_COLUMN` is null, else a struct with the fields of both."""
     fields = [F.col(ORIGINAL_COLUMN)[name].alias(name) for name in ORIGINAL_RECORD_TYPE.names]

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.bad_records.dead_letters import dead_letter_record_columns, dead_letter_rows_for_folder
+from coterie.spark.bad_records.dead_letters import dead_letter_record_columns_for_topic, dead_letter_rows_for_folder
 from coterie.spark.bad_records.keys import (
     DEAD_LETTER_PATH_KEY,
     DEAD_LETTER_REPLICATION_KEY,
@@ -120,7 +120,7 @@ class _StagedDeadLetters:
         self._staged_batch.clean_up()
 
 
-def make_dead_letter_queue(
+def make_queue_unless_no_dead_letters(
     destination: DeadLetterDestination, config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
 ) -> DeadLetterQueue | None:
     """The queue that writes bad rows to ``destination`` with a task's ``config``. None for :class:`NoDeadLetters`: bad
@@ -168,7 +168,7 @@ def dead_letter_destination_identity(destination: DeadLetterDestination, config:
         case DeadLetterTopic(topic=topic):
             return {
                 DEAD_LETTER_TOPIC_KEY: topic,
-                LEDGER_TOPIC_KEY: dead_letter_producer_settings(config)[LEDGER_TOPIC_KEY],
+                LEDGER_TOPIC_KEY: ledger_topic_and_producer_overrides(config)[LEDGER_TOPIC_KEY],
             }
         case DeadLetterFolder(path=path):
             return {DEAD_LETTER_PATH_KEY: str(path)}
@@ -176,7 +176,7 @@ def dead_letter_destination_identity(destination: DeadLetterDestination, config:
             return {DEAD_LETTER_TABLE_KEY: table if schema is None else f"{schema}.{table}"}
 
 
-def dead_letter_producer_settings(config: Mapping[str, str]) -> dict[str, str]:
+def ledger_topic_and_producer_overrides(config: Mapping[str, str]) -> dict[str, str]:
     """The settings in a connector's config, besides ``errors.*``, with which the queue writes to a topic:
     ``ledger.topic`` (the default if it is not set) and all ``producer.override.*``. The keys of the result have these
     names, without the prefix ``sink.``.
@@ -200,7 +200,7 @@ def find_destination_errors(
     """Error messages about ``destination``, the destination of a :class:`DeadLetterQueue`, by the key that the user
     must correct; empty when no error was found. Waits some seconds at most for a Kafka cluster. Nothing is written.
 
-    :raises ConfigError: see :func:`make_dead_letter_queue`.
+    :raises ConfigError: see :func:`make_queue_unless_no_dead_letters`.
     """
     match destination:
         case NoDeadLetters():
@@ -213,7 +213,7 @@ def find_destination_errors(
                 return {DEAD_LETTER_TOPIC_KEY: [message]}
             return KafkaSink.validate(spark, _dead_letter_sink_config(destination, config, worker_kafka_properties))
         case DeadLetterTable():
-            make_dead_letter_queue(destination, config, worker_kafka_properties)
+            make_queue_unless_no_dead_letters(destination, config, worker_kafka_properties)
             return {}
 
 
@@ -241,7 +241,7 @@ def _dead_letter_sink_config(
     topic both sinks would have the same transactional id.
     """
     bytes_converter = Format.BYTES.value
-    user_settings = dead_letter_producer_settings(config)
+    user_settings = ledger_topic_and_producer_overrides(config)
     sink_config = {
         **user_settings,
         TOLERANCE_KEY: "all",
@@ -260,6 +260,6 @@ def _dead_letter_records(bad_rows: DataFrame, destination: DeadLetterTopic, task
     """Convert ``bad_rows``, of ``task``, to records of the topic of ``destination``."""
     record_columns = {
         "topic": F.lit(destination.topic),
-        **dead_letter_record_columns(F.col, task, has_context=destination.has_context_headers),
+        **dead_letter_record_columns_for_topic(F.col, task, has_context=destination.has_context_headers),
     }
     return bad_rows.select(*(column.alias(name) for name, column in record_columns.items()))

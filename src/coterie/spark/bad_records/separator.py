@@ -48,7 +48,7 @@ class SeparatedRows:
         self._spool: tempfile.SpooledTemporaryFile[bytes] | None = None
         """The bad rows; None while there are none."""
         self._writer: pa.RecordBatchStreamWriter | None = None
-        self.bad_row_summary = BadRowSummary()
+        self.bad_row_summary_so_far = BadRowSummary()
         """The number of bad rows, and the first of them, among the record batches that :meth:`read_good_rows` has read
         so far."""
 
@@ -63,7 +63,9 @@ class SeparatedRows:
             if bad_row_column.null_count == len(bad_row_column):
                 yield other_columns
             else:
-                self._spool_bad_rows(pa.RecordBatch.from_struct_array(bad_row_column.filter(bad_row_column.is_valid())))
+                self._spool_and_count_bad_rows(
+                    pa.RecordBatch.from_struct_array(bad_row_column.filter(bad_row_column.is_valid()))
+                )
                 yield other_columns.filter(bad_row_column.is_null())
 
     def read_bad_rows(self) -> Iterator[pa.RecordBatch]:
@@ -76,23 +78,24 @@ class SeparatedRows:
         yield from pa.ipc.open_stream(pa.PythonFile(self._spool, mode="r"))
 
     def close(self) -> None:
-        """Delete the collected bad rows, and end the reading of the rows. :attr:`bad_row_summary` remains valid."""
+        """Delete the collected bad rows, and end the reading of the rows. :attr:`bad_row_summary_so_far` remains
+        valid."""
         if self._spool is not None:
             self._spool.close()
         self._arrow_batches.close()
 
-    def _spool_bad_rows(self, bad_rows: pa.RecordBatch) -> None:
+    def _spool_and_count_bad_rows(self, bad_rows: pa.RecordBatch) -> None:
         """Store ``bad_rows`` for :meth:`read_bad_rows`, and count them in the summary."""
         if self._writer is None:
             self._spool = tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES_MAX)  # noqa: SIM115 - it is closed by close()
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._spool, mode="w"), bad_rows.schema)
-            self.bad_row_summary = BadRowSummary(
+            self.bad_row_summary_so_far = BadRowSummary(
                 first_bad_row_fields=tuple((name, bad_rows.column(name)[0].as_py()) for name in _SUMMARY_FIELDS)
             )
         self._writer.write_batch(bad_rows)
-        self.bad_row_summary = BadRowSummary(
-            count=self.bad_row_summary.count + bad_rows.num_rows,
-            first_bad_row_fields=self.bad_row_summary.first_bad_row_fields,
+        self.bad_row_summary_so_far = BadRowSummary(
+            count=self.bad_row_summary_so_far.count + bad_rows.num_rows,
+            first_bad_row_fields=self.bad_row_summary_so_far.first_bad_row_fields,
         )
 
 
@@ -126,17 +129,17 @@ class BadRowSeparator:
         return self._last_separated_rows
 
     @property
-    def bad_row_summary(self) -> BadRowSummary:
+    def bad_row_summary_so_far(self) -> BadRowSummary:
         """The number of bad rows and the first of them, according to the last evaluation, as far as its rows were read;
         count 0 before the first evaluation."""
         return self._counted_summary or (
-            BadRowSummary() if self._last_separated_rows is None else self._last_separated_rows.bad_row_summary
+            BadRowSummary() if self._last_separated_rows is None else self._last_separated_rows.bad_row_summary_so_far
         )
 
     @contextmanager
     def rows_evaluated_once(self) -> Iterator[DataFrame]:
         """Context manager: all rows with the column ``BAD_ROW_COLUMN``, evaluated once and stored until the end of the
-        block: see :func:`rows_evaluated_once`. Sets :attr:`bad_row_summary`."""
+        block: see :func:`rows_evaluated_once`. Sets :attr:`bad_row_summary_so_far`."""
         with rows_evaluated_once(self._classified_rows) as rows:
             self._counted_summary = summarize_bad_rows(rows)
             yield rows
@@ -155,8 +158,8 @@ class BadRowSeparator:
         return self._classified_rows.observe(_METRICS_NAME, *metrics)
 
     def set_summary_from_metrics(self, written_rows: DataFrame) -> None:
-        """Set :attr:`bad_row_summary` from the metrics of ``written_rows``, a DataFrame that was derived from the
-        result of :meth:`with_bad_row_metrics`. When ``written_rows`` has not run, or has no bad row, the attribute
+        """Set :attr:`bad_row_summary_so_far` from the metrics of ``written_rows``, a DataFrame that was derived from
+        the result of :meth:`with_bad_row_metrics`. When ``written_rows`` has not run, or has no bad row, the attribute
         keeps its former value: count 0, unless an earlier evaluation has found bad rows."""
         frame: Any = written_rows
         metrics = frame._jdf.queryExecution().observedMetrics().get(_METRICS_NAME)

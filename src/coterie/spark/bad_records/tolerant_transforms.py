@@ -24,7 +24,7 @@ from coterie.spark.bad_records.error_columns import (
     STAGE_TASK_PUT,
     STAGE_TRANSFORMATION,
     error_column_value,
-    with_bad_row_column,
+    merge_into_bad_row_column,
 )
 from coterie.spark.bad_records.keys import TOLERANCE_KEY
 from coterie.spark.plugin_calls import plugin_stage
@@ -76,15 +76,17 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
         separately.
     """
     for transform in transforms:
-        setting = f"{transform.config_key_in_errors}={transform.config_value_in_errors}"
+        setting = f"{transform.config_key_in_errors}={transform.value_of_key_in_errors}"
         error_message = f"{setting} cannot be computed for this record"
         step = _StepErrorContext(
             config_key_in_errors=transform.config_key_in_errors,
             stage=STAGE_TRANSFORMATION,
-            class_name=transform.type_name,
+            class_name=transform.configured_type_name,
             error_message=error_message,
         )
-        rows = _TolerantPlan(rows, step).with_error_columns(transform.apply(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN)))
+        rows = _TolerantPlan(rows, step).rebuild_with_error_columns(
+            transform.apply(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
+        )
     if sink is not None:
         name = type(sink).__name__
         error_message = f"The columns that {name} writes cannot be computed for this record"
@@ -93,8 +95,8 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
         )
         with plugin_stage("to_sink_columns"):
             sink_rows = sink.to_sink_columns(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
-        rows = _TolerantPlan(rows, step).with_error_columns(sink_rows)
-    return with_bad_row_column(rows)
+        rows = _TolerantPlan(rows, step).rebuild_with_error_columns(sink_rows)
+    return merge_into_bad_row_column(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,21 +128,21 @@ class _TolerantPlan:
         self._expression_classes = java.org.apache.spark.sql.catalyst.expressions
         self._plan_node_classes = java.org.apache.spark.sql.catalyst.plans.logical
         self._plan_before = _analyzed_plan(rows)
-        self._error_value = self._column_to_expression(
+        self._error_value = self._constant_column_to_expression(
             error_column_value(step.stage, step.class_name, step.error_message).cast(ERROR_TYPE)
         )
-        self._value_field_name = self._column_to_expression(F.lit("value"))
+        self._value_field_name = self._constant_column_to_expression(F.lit("value"))
 
-    def with_error_columns(self, rows_after: DataFrame) -> DataFrame:
+    def rebuild_with_error_columns(self, rows_after: DataFrame) -> DataFrame:
         """``rows_after``, the rows after the step, with the error columns added.
 
         :raises ConfigError: when the plan of ``rows_after`` has a node that does not compute each row separately.
         """
         java: Any = self._spark
-        plan = self._rebuild_node(_analyzed_plan(rows_after))
+        plan = self._rebuild_node_or_raise(_analyzed_plan(rows_after))
         return DataFrame(self._java.org.apache.spark.sql.classic.Dataset.ofRows(java._jsparkSession, plan), self._spark)
 
-    def _rebuild_node(self, node: Any) -> Any:
+    def _rebuild_node_or_raise(self, node: Any) -> Any:
         """The plan ``node``, with all nodes below it, built again: each projection has the error columns too, and each
         filter keeps bad rows.
 
@@ -150,11 +152,13 @@ class _TolerantPlan:
             return self._plan_before
         name = node.getClass().getSimpleName()
         if name == "Project":
-            return self._rebuild_projection(self._rebuild_node(node.child()), _scala_seq_items(node.projectList()))
+            return self._rebuild_projection(
+                self._rebuild_node_or_raise(node.child()), _scala_seq_items(node.projectList())
+            )
         if name == "Filter":
-            return self._rebuild_filter(self._rebuild_node(node.child()), node.condition())
+            return self._rebuild_filter(self._rebuild_node_or_raise(node.child()), node.condition())
         if name in _NAMING_NODES:
-            return self._rebuild_node(node.child())
+            return self._rebuild_node_or_raise(node.child())
         raise ConfigError(
             {
                 TOLERANCE_KEY: [
@@ -173,7 +177,7 @@ class _TolerantPlan:
             error_columns = [self._find_attribute(child, name) for name in (ORIGINAL_COLUMN, ERROR_COLUMN)]
             return self._plan_node_classes.Project(self._to_scala_seq([*outputs, *error_columns]), child)
         tried_columns = [
-            self._make_try_eval_column(child, output.child())
+            self._make_null_if_failed_column(child, output.child())
             for output, can_fail in zip(outputs, can_fail_flags, strict=True)
             if can_fail
         ]
@@ -183,7 +187,7 @@ class _TolerantPlan:
         results = [tried_column.toAttribute() for tried_column in tried_columns]
         remaining_results = iter(results)
         final_outputs = [
-            output.withNewChildren(self._to_scala_seq([self._value_of_try_eval_column(next(remaining_results))]))
+            output.withNewChildren(self._to_scala_seq([self._value_of_null_if_failed_column(next(remaining_results))]))
             if can_fail
             else output
             for output, can_fail in zip(outputs, can_fail_flags, strict=True)
@@ -201,7 +205,7 @@ class _TolerantPlan:
             return self._plan_node_classes.Filter(
                 self._or_of_conditions([self._bad_row_condition(child), condition]), child
             )
-        tried_condition = self._make_try_eval_column(child, condition)
+        tried_condition = self._make_null_if_failed_column(child, condition)
         try_projection = self._plan_node_classes.Project(
             self._to_scala_seq([*_scala_seq_items(child.output()), tried_condition]), child
         )
@@ -212,7 +216,9 @@ class _TolerantPlan:
             try_projection,
         )
         kept_rows = self._plan_node_classes.Filter(
-            self._or_of_conditions([self._bad_row_condition(error_projection), self._value_of_try_eval_column(result)]),
+            self._or_of_conditions(
+                [self._bad_row_condition(error_projection), self._value_of_null_if_failed_column(result)]
+            ),
             error_projection,
         )
         outputs = [
@@ -222,7 +228,7 @@ class _TolerantPlan:
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
-    def _make_try_eval_column(self, child: Any, expression: Any) -> Any:
+    def _make_null_if_failed_column(self, child: Any, expression: Any) -> Any:
         """A new column of ``child``: a struct with the value of ``expression``; null if ``expression`` fails or the row
         is already bad."""
         value_struct = self._expression_classes.CreateNamedStruct(
@@ -234,14 +240,15 @@ class _TolerantPlan:
             self._expression_classes.If(is_good, self._expression_classes.TryEval(value_struct), null), "coterie_tried"
         )
 
-    def _value_of_try_eval_column(self, result: Any) -> Any:
-        """The expression for the value in the struct ``result``, a column that :meth:`_make_try_eval_column` has made:
-        null for a row for which the tried expression failed or was not computed."""
+    def _value_of_null_if_failed_column(self, result: Any) -> Any:
+        """The expression for the value in the struct ``result``, a column that :meth:`_make_null_if_failed_column` has
+        made: null for a row for which the tried expression failed or was not computed."""
         return self._expression_classes.GetStructField(result, 0, self._scala_none())
 
     def _updated_error_column(self, child: Any, results: Sequence[Any]) -> Any:
-        """The column :data:`ERROR_COLUMN` of ``child`` after the columns ``results`` of :meth:`_make_try_eval_column`
-        were computed: a row without an error gets the step's error if one of its ``results`` is null."""
+        """The column :data:`ERROR_COLUMN` of ``child`` after the columns ``results`` of
+        :meth:`_make_null_if_failed_column` were computed: a row without an error gets the step's error if one of its
+        ``results`` is null."""
         error = self._find_attribute(child, ERROR_COLUMN)
         has_failed = self._or_of_conditions([self._expression_classes.IsNull(result) for result in results])
         is_new = self._expression_classes.And(self._expression_classes.IsNull(error), has_failed)
@@ -265,7 +272,7 @@ class _TolerantPlan:
             expression, name, expression_id, self._to_scala_seq([]), self._scala_none(), self._to_scala_seq([])
         )
 
-    def _column_to_expression(self, column: Column) -> Any:
+    def _constant_column_to_expression(self, column: Column) -> Any:
         """``column`` as an expression. ``column`` must consist of constants: it must not refer to columns of rows."""
         plan = _analyzed_plan(self._spark.range(1).select(column.alias("one")))
         return plan.projectList().head().child()

@@ -16,9 +16,9 @@ from coterie.nouns.errors import CoterieError, WorldError
 from coterie.spark.checkpoint import (
     TAKE_OVER_TIMEOUT_MS,
     HeldCheckpoint,
-    open_checkpoint_if_held,
+    clean_and_open_checkpoint_if_held,
     take_over_checkpoint,
-    try_take_over_checkpoint,
+    try_take_over_checkpoint_unverified,
 )
 from coterie.spark.generations.layout import CLOSED_FILE, CLOSING_FOLDER, STOPPED_FOLDER, GenerationId
 from coterie.spark.generations.manifest import read_manifest
@@ -33,7 +33,7 @@ class GenerationAbsentError(WorldError):
     """The checkpoint generation that a task's config names is not on the file system of this worker, or not yet."""
 
 
-def is_generation_closed(generation_path: Path) -> bool:
+def is_generation_closed_or_removed(generation_path: Path) -> bool:
     """Whether the checkpoint generation in the folder ``generation_path`` is closed or was removed."""
     return (generation_path / CLOSED_FILE).exists() or generation_path.is_file()
 
@@ -82,11 +82,11 @@ def take_over_in_closed_generation(generation_path: Path, task_number: int) -> H
             os.mkdir(folder)
     deadline_s = time.monotonic() + TAKE_OVER_TIMEOUT_MS / 1000
     while True:
-        new_entry = try_take_over_checkpoint(closing_folder)
-        if new_entry is None and (entry_to_move := try_take_over_checkpoint(task_folder)) is not None:
+        new_entry = try_take_over_checkpoint_unverified(closing_folder)
+        if new_entry is None and (entry_to_move := try_take_over_checkpoint_unverified(task_folder)) is not None:
             new_entry = closing_folder / entry_to_move.name
             os.rename(entry_to_move, new_entry)
-        if new_entry is not None and (held_checkpoint := open_checkpoint_if_held(new_entry)) is not None:
+        if new_entry is not None and (held_checkpoint := clean_and_open_checkpoint_if_held(new_entry)) is not None:
             return held_checkpoint
         if new_entry is not None:
             continue  # Another re-split has taken the checkpoint over: take it over again.
@@ -103,7 +103,7 @@ def _check_generation_open(generation_path: Path, expected_generation: Generatio
 
     :raises GenerationClosedError, GenerationAbsentError, WorldError: as :func:`take_over_in_open_generation`.
     """
-    if is_generation_closed(generation_path):
+    if is_generation_closed_or_removed(generation_path):
         raise GenerationClosedError(f"The checkpoint generation {generation_path} is closed")
     try:
         found_generation = read_manifest(generation_path).generation

@@ -65,10 +65,10 @@ def replace_folder_by_file(path: Path) -> None:
         # folder.
         replaced_path.unlink(missing_ok=True)
         return
-    remove_path(replaced_path)
+    try_remove_path(replaced_path)
 
 
-def remove_path(path: Path) -> None:
+def try_remove_path(path: Path) -> None:
     """Remove the file or the folder ``path``, if it exists. Errors during the removal of a folder are ignored: other
     workers may remove the folder at the same time."""
     try:

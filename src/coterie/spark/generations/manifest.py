@@ -65,10 +65,12 @@ class GenerationPlan:
         before have reached. They take precedence over the initial positions of the same source partitions;
         :attr:`position_change` takes precedence over both."""
         all_positions = {**self.initial_positions, **reached_positions}
-        reset_partitions: tuple[str, ...] = ()
+        reset_partitions_without_position: tuple[str, ...] = ()
         if self.position_change is not None:
             all_positions = self.position_change.apply(all_positions)
-            reset_partitions = self.split.partitions_without_position(all_positions, self.position_change.removed)
+            reset_partitions_without_position = self.split.partitions_without_position(
+                all_positions, self.position_change.removed
+            )
         if self.split.function is not SplitFunction.PARTS_V1 and self.split.partitions_by_task:
             existing_positions = all_positions
         else:
@@ -89,7 +91,7 @@ class GenerationPlan:
                 for partition, position in all_positions.items()
                 if partition not in existing_positions
             },
-            reset_partitions=reset_partitions,
+            reset_partitions_without_position=reset_partitions_without_position,
         )
 
 
@@ -111,7 +113,7 @@ class Manifest:
     absent_partition_positions: Positions
     """The last positions of the source partitions that no longer exist: if such a partition exists again later, it is
     read from there."""
-    reset_partitions: tuple[str, ...] = ()
+    reset_partitions_without_position: tuple[str, ...] = ()
     """The source partitions whose positions a user has removed. The connector's next split creates another generation,
     in which it reads them as a new connector does. No task starts in a generation that has such source partitions."""
 
@@ -119,7 +121,7 @@ class Manifest:
 def plan_to_json(plan: GenerationPlan) -> str:
     """``plan`` as JSON: the content of :data:`CLOSED_FILE`."""
     change = plan.position_change
-    return _document_text(
+    return _versioned_document_text(
         {**_common_fields_to_json(plan), "starts": dict(plan.initial_positions)},
         {}
         if change is None
@@ -129,13 +131,15 @@ def plan_to_json(plan: GenerationPlan) -> str:
 
 def manifest_to_json(manifest: Manifest) -> str:
     """``manifest`` as JSON: the content of the file :data:`MANIFEST_FILE`."""
-    return _document_text(
+    return _versioned_document_text(
         {
             **_common_fields_to_json(manifest),
             "positions": dict(manifest.positions),
             "parked": dict(manifest.absent_partition_positions),
         },
-        {"reset": list(manifest.reset_partitions)} if manifest.reset_partitions else {},
+        {"reset": list(manifest.reset_partitions_without_position)}
+        if manifest.reset_partitions_without_position
+        else {},
     )
 
 
@@ -147,7 +151,7 @@ def read_plan_of_next_generation(generation_path: Path) -> GenerationPlan | None
     :raises WorldError: when another version of Coterie wrote the plan in another form.
     """
     try:
-        document = _read_document(generation_path / CLOSED_FILE)
+        document = _read_document_of_known_version(generation_path / CLOSED_FILE)
     except FileNotFoundError:
         return None
     change = document.get("change")
@@ -164,12 +168,12 @@ def read_manifest(generation_path: Path) -> Manifest:
     :raises OSError: when the generation does not exist, or was removed.
     :raises WorldError: when another version of Coterie wrote the manifest in another form.
     """
-    document = _read_document(generation_path / MANIFEST_FILE)
+    document = _read_document_of_known_version(generation_path / MANIFEST_FILE)
     return Manifest(
         **_common_fields_from_json(document),
         positions=document["positions"],
         absent_partition_positions=document["parked"],
-        reset_partitions=tuple(document.get("reset", ())),
+        reset_partitions_without_position=tuple(document.get("reset", ())),
     )
 
 
@@ -201,7 +205,7 @@ def _common_fields_from_json(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _document_text(fields: Mapping[str, Any], change_fields: Mapping[str, Any]) -> str:
+def _versioned_document_text(fields: Mapping[str, Any], change_fields: Mapping[str, Any]) -> str:
     """The content of a file with a plan or a manifest: JSON with ``fields``, ``change_fields`` and the version of the
     file's form. ``change_fields``: the fields about a user's change of positions; empty when there is no such
     change."""
@@ -209,7 +213,7 @@ def _document_text(fields: Mapping[str, Any], change_fields: Mapping[str, Any]) 
     return json.dumps({"version": version, **fields, **change_fields}, indent=1, sort_keys=True)
 
 
-def _read_document(path: Path) -> dict[str, Any]:
+def _read_document_of_known_version(path: Path) -> dict[str, Any]:
     """The JSON of a plan or a manifest, from the file ``path``.
 
     :raises OSError: when the file cannot be read.

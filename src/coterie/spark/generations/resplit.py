@@ -19,7 +19,8 @@ e. :meth:`ResplitFinisher.publish_next_generation` reads the positions, assigns 
    generation with this number exists or existed.
 f. The herder publishes the task configs, which are derived from the manifest. A task starts only in the generation that
    its config names, so that late copies of other configs start no task.
-g. :func:`remove_old_generations` replaces all generations but the last two by plain files, so that late renames and
+g. :func:`remove_all_but_last_two_generations` replaces all generations but the last two by plain files, so that late
+renames and
    queries fail.
 
 After c. no batch is planned in the closed generation. So after d. its positions do not change any more, and all workers
@@ -44,7 +45,7 @@ from coterie.spark.checkpoint import (
     HeldCheckpoint,
     create_first_checkpoint_if_absent,
     find_checkpoint_directory,
-    is_checkpoint_taken_over,
+    is_checkpoint_taken_over_or_absent,
     was_task_started,
 )
 from coterie.spark.fence import Fence
@@ -53,8 +54,8 @@ from coterie.spark.generations.durable import (
     REPLACED_PREFIX,
     create_file_if_absent,
     fsync_folder_tree,
-    remove_path,
     replace_folder_by_file,
+    try_remove_path,
 )
 from coterie.spark.generations.layout import (
     CLOSED_FILE,
@@ -88,7 +89,7 @@ batch. The arguments are the generation's manifest and its lineages by task numb
 removal failed: the generation is then kept until the next attempt."""
 
 
-def remove_no_deduplication_data(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+def return_true_without_removing_data(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
     """The :data:`RemoveDeduplicationData` of sinks that keep no data for lineages: does nothing, returns True."""
     return True
 
@@ -116,7 +117,7 @@ class SupersededError(CoterieError):
 # -- a. and b. --------------------------------------------------------------------------------------------------------
 
 
-def write_legacy_layout_manifest(connector_path: Path, manifest: Manifest) -> None:
+def write_legacy_layout_manifest_if_absent(connector_path: Path, manifest: Manifest) -> None:
     """Write ``manifest``, of generation 0, unless it was written before. Generation 0 is the layout of
     versions of Coterie without checkpoint generations. ``connector_path`` is the connector's folder."""
     assert manifest.generation.number == 0
@@ -146,7 +147,7 @@ def record_task_stopped(generation_path: Path, task_number: int) -> None:
         pass
 
 
-def tasks_without_recorded_stop(generation_path: Path, manifest: Manifest) -> frozenset[int]:
+def started_tasks_without_recorded_stop(generation_path: Path, manifest: Manifest) -> frozenset[int]:
     """The numbers of the tasks that were started in the generation, and whose stop no runtime has recorded by
     :func:`record_task_stopped`."""
     try:
@@ -189,7 +190,7 @@ class ResplitFinisher:
     fence: Fence
     """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
     batch."""
-    remove_deduplication_data: RemoveDeduplicationData = remove_no_deduplication_data
+    remove_deduplication_data: RemoveDeduplicationData = return_true_without_removing_data
     """The function with which :class:`GenerationUpdater` removes the sink's data of an old generation. It is called
     before the generation is removed."""
     is_source_class_changed: IsSourceClassChanged = return_false_for_source_change
@@ -205,7 +206,7 @@ class ResplitFinisher:
         assert plan.generation.number == 1
         # Manifests and plans contain the connector's config, which may contain a password.
         self.connector_path.mkdir(mode=0o770, parents=True, exist_ok=True)
-        self._publish_new_generation(plan.to_manifest({}))
+        self._publish_generation_unless_exists(plan.to_manifest({}))
         return self.read_newest_manifest()
 
     def create_next_generation(self, closed_generation_number: int) -> Manifest:
@@ -290,13 +291,13 @@ class ResplitFinisher:
                         checkpoint.path, manifest.split.partitions_by_task[task]
                     )
             except OSError as error:
-                if is_checkpoint_taken_over(checkpoint.path):
+                if is_checkpoint_taken_over_or_absent(checkpoint.path):
                     raise SupersededError(
                         f"The checkpoint {checkpoint.path} was taken over by another worker, which performs the "
                         "same re-split"
                     ) from error
                 raise
-            if is_checkpoint_taken_over(checkpoint.path):
+            if is_checkpoint_taken_over_or_absent(checkpoint.path):
                 raise SupersededError(
                     f"The checkpoint {checkpoint.path} was taken over by another worker, which performs the same "
                     "re-split"
@@ -306,7 +307,7 @@ class ResplitFinisher:
             if is_source_class_changed
             else merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split)
         )
-        self._publish_new_generation(plan.to_manifest(reached_positions))
+        self._publish_generation_unless_exists(plan.to_manifest(reached_positions))
 
     def touch_liveness(self, closed_generation_number: int) -> None:
         """Set the modification time of the liveness file of the closed generation ``closed_generation_number`` to now,
@@ -345,7 +346,7 @@ class ResplitFinisher:
                 if newest_generation_number(self.connector_path) == number:
                     raise
 
-    def _publish_new_generation(self, manifest: Manifest) -> None:
+    def _publish_generation_unless_exists(self, manifest: Manifest) -> None:
         """Write the generation of ``manifest`` to a temporary folder, and publish the generation by renaming the
         folder. If a generation with this number exists or existed, remove the temporary folder instead.
 
@@ -374,7 +375,7 @@ class ResplitFinisher:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            remove_path(unfinished_folder)
+            try_remove_path(unfinished_folder)
         else:
             fsync_folder(self.connector_path)
 
@@ -403,8 +404,8 @@ def read_lineage_id_by_task(generation_path: Path, manifest: Manifest) -> dict[i
     return lineages
 
 
-def remove_old_generations(
-    connector_path: Path, remove_deduplication_data: RemoveDeduplicationData = remove_no_deduplication_data
+def remove_all_but_last_two_generations(
+    connector_path: Path, remove_deduplication_data: RemoveDeduplicationData = return_true_without_removing_data
 ) -> None:
     """Replace all generations but the newest two by plain files (step g. of the re-split), except those whose data in
     the sink cannot be removed now; and remove temporary files of earlier re-splits. ``connector_path`` is the
@@ -427,4 +428,4 @@ def remove_old_generations(
         # Keep the temporary folder of a generation that does not exist yet: another worker may be about to rename it.
         is_outdated_folder = any(name.startswith(unfinished_folder_prefix(number)) for number in range(1, newest + 1))
         if is_outdated_folder or name.startswith(REPLACED_PREFIX):
-            remove_path(connector_path / name)
+            try_remove_path(connector_path / name)

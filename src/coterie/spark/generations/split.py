@@ -46,7 +46,7 @@ class Split:
         """The source partitions of all tasks."""
         return frozenset(partition for partitions in self.partitions_by_task for partition in partitions)
 
-    def with_digests_for_hash_split(self) -> "Split":
+    def with_digests_if_hash_split(self) -> "Split":
         """With a hash function, this split with a digest in place of the name of each source partition, since the names
         may contain secrets; otherwise this split. Two splits are equal if the results of this method for both are
         equal."""
@@ -59,19 +59,19 @@ class Split:
 
     def common_partitions(self, source_partitions: Iterable[str]) -> frozenset[str]:
         """The source partitions of this split that are also in ``source_partitions``, named as
-        :meth:`with_digests_for_hash_split` names them. With a hash function a name and the digest of this name count as
+        :meth:`with_digests_if_hash_split` names them. With a hash function a name and the digest of this name count as
         equal."""
         other_names = (
             source_partitions
             if self.function is SplitFunction.PARTS_V1
             else map(_partition_name_digest, source_partitions)
         )
-        return self.with_digests_for_hash_split().source_partitions.intersection(other_names)
+        return self.with_digests_if_hash_split().source_partitions.intersection(other_names)
 
-    def is_within_partitions(self, source_partitions: Iterable[str]) -> bool:
+    def has_only_partitions_in(self, source_partitions: Iterable[str]) -> bool:
         """Whether all source partitions of this split are in ``source_partitions``, compared as
         :meth:`common_partitions` compares them."""
-        return self.common_partitions(source_partitions) == self.with_digests_for_hash_split().source_partitions
+        return self.common_partitions(source_partitions) == self.with_digests_if_hash_split().source_partitions
 
     def positions_of_task(self, task_number: int, positions: Positions) -> dict[str, int]:
         """The entries of ``positions`` that belong to the input of the task ``task_number``: by source partition or,
@@ -90,13 +90,13 @@ class Split:
         }
 
     def partitions_without_position(
-        self, positions: Positions, further_partitions: Set[str] = frozenset()
+        self, positions: Positions, further_partitions_to_check: Set[str] = frozenset()
     ) -> tuple[str, ...]:
-        """The source partitions of all tasks, and ``further_partitions``, that have no entry in ``positions``, sorted;
-        none with a hash function, whose positions are those of files."""
+        """The source partitions of all tasks, and ``further_partitions_to_check``, that have no entry in ``positions``,
+        sorted; none with a hash function, whose positions are those of files."""
         if self.function is not SplitFunction.PARTS_V1:
             return ()
-        return tuple(sorted((self.source_partitions | further_partitions) - positions.keys()))
+        return tuple(sorted((self.source_partitions | further_partitions_to_check) - positions.keys()))
 
 
 def _partition_name_digest(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.positions import Positions
-from coterie.spark.sources.file_log import files_already_read, record_files_as_read
+from coterie.spark.sources.file_log import files_of_committed_batches, record_files_as_read
 
 
 class PositionStore(Protocol):
@@ -52,7 +52,7 @@ class FilePositionStore:
     that the checkpoint contains as read, by URI. They include the files that other tasks have read."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
-        return files_already_read(checkpoint)
+        return files_of_committed_batches(checkpoint)
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
         if positions:

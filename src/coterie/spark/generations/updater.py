@@ -14,7 +14,7 @@ from typing import Protocol
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.fence import FencedError
-from coterie.spark.generations.checkpoint_take_over import is_generation_closed
+from coterie.spark.generations.checkpoint_take_over import is_generation_closed_or_removed
 from coterie.spark.generations.layout import MANIFEST_FILE, GenerationId, generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import (
     GenerationPlan,
@@ -27,10 +27,10 @@ from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
     close_generation_before,
-    remove_old_generations,
+    remove_all_but_last_two_generations,
     resplit_liveness_mtime_ns,
-    tasks_without_recorded_stop,
-    write_legacy_layout_manifest,
+    started_tasks_without_recorded_stop,
+    write_legacy_layout_manifest_if_absent,
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import UnmovablePositionStore
@@ -86,7 +86,7 @@ class GenerationRequest:
     keeps_source_parts: bool = False
     """Whether the generation may be kept although the source partitions or the number of tasks have changed, because a
     task of the connector is failing. The other tasks then continue: see
-    :meth:`GenerationUpdater._may_keep_unmatched_generation`."""
+    :meth:`GenerationUpdater._may_keep_generation_while_task_fails`."""
 
     def inferred_values(self, previous: Manifest | None) -> Mapping[str, str]:
         """Values for all of ``keys_to_infer``. If this request has a source partition in common with ``previous``, the
@@ -134,8 +134,8 @@ class GenerationUpdater:
 
     def update(self, request: GenerationRequest) -> Manifest:
         """Create generations until the newest one matches ``request`` or may be kept
-        (:meth:`_may_keep_unmatched_generation`). Then remove old generations, and return the manifest of the newest
-        one.
+        (:meth:`_may_keep_generation_while_task_fails`). Then remove old generations, and return the manifest of the
+        newest one.
 
         Only the generation that is the newest at the call is closed if it does not match. A later generation is not
         closed: ``request`` can be older than that generation.
@@ -146,15 +146,17 @@ class GenerationUpdater:
         :raises ConfigError: when the config determines no initial position, or values of its keys cannot be inferred.
         :raises OSError: when the folder cannot be read or written.
         """
-        _revoke_access_of_other_users(self._connector_path)
+        _revoke_access_outside_owner_group(self._connector_path)
         first_number = newest_generation_number(self._connector_path)
         while True:
             number = newest_generation_number(self._connector_path)
             try:
                 if (
-                    manifest := self._match_or_create_next(number, request, may_close=number == first_number)
+                    manifest := self._return_match_else_create_next(number, request, may_close=number == first_number)
                 ) is not None:
-                    remove_old_generations(self._connector_path, self._resplit_finisher.remove_deduplication_data)
+                    remove_all_but_last_two_generations(
+                        self._connector_path, self._resplit_finisher.remove_deduplication_data
+                    )
                     return manifest
             except OSError:
                 # Another worker has created newer generations and removed generation `number`.
@@ -174,10 +176,10 @@ class GenerationUpdater:
         :raises WorldError: as :meth:`update`.
         :raises OSError: when the folder cannot be read or written.
         """
-        _revoke_access_of_other_users(self._connector_path)
+        _revoke_access_outside_owner_group(self._connector_path)
         while not self._try_change_positions(request, newest_generation_number(self._connector_path)):
             pass
-        remove_old_generations(self._connector_path, self._resplit_finisher.remove_deduplication_data)
+        remove_all_but_last_two_generations(self._connector_path, self._resplit_finisher.remove_deduplication_data)
 
     def _try_change_positions(self, request: PositionChangeRequest, number: int | None) -> bool:
         """Close the generation ``number``, the newest, and create the next one; create generation 1 if ``number`` is
@@ -218,16 +220,16 @@ class GenerationUpdater:
                     stored_plan = close_generation_before(self._connector_path, plan)
                 is_own_plan = stored_plan.generation == plan.generation
             while newest_generation_number(self._connector_path) == number:
-                self._create_next_or_wait(number, manifest)
+                self._create_next_after_stops_or_wait(number, manifest)
         except OSError:
             # Another worker has created newer generations and removed generation `number`.
             if newest_generation_number(self._connector_path) == number:
                 raise
         return is_own_plan
 
-    def finish_resplit_if_abandoned(self) -> Manifest | None:
+    def finish_abandoned_resplit_and_read_newest(self) -> Manifest | None:
         """Return the manifest of the newest generation; None if no task can start in it
-        (:attr:`Manifest.reset_partitions`).
+        (:attr:`Manifest.reset_partitions_without_position`).
 
         If the newest generation is closed, first finish the re-split, unless another worker touches the liveness file
         or finishes the re-split within the liveness timeout, counted from the call: then return None. Also None when
@@ -239,7 +241,7 @@ class GenerationUpdater:
         number = newest_generation_number(self._connector_path)
         assert number is not None, f"{self._connector_path} has no generation"
         generation_path = generation_folder(self._connector_path, number)
-        if is_generation_closed(generation_path):
+        if is_generation_closed_or_removed(generation_path):
             last_seen_ns = resplit_liveness_mtime_ns(generation_path)
             if self._wait_until(lambda: self._has_resplit_progressed(number, last_seen_ns), self._liveness_timeout_ms):
                 return None
@@ -248,7 +250,7 @@ class GenerationUpdater:
             except SupersededError:
                 return None
         manifest = self._resplit_finisher.read_newest_manifest()
-        return None if manifest.reset_partitions else manifest
+        return None if manifest.reset_partitions_without_position else manifest
 
     def _has_resplit_progressed(self, number: int, last_seen_ns: int | None) -> bool:
         """Whether another worker has finished the re-split of generation ``number``, or has changed the liveness file
@@ -259,7 +261,7 @@ class GenerationUpdater:
             or resplit_liveness_mtime_ns(generation_path) != last_seen_ns
         )
 
-    def _match_or_create_next(
+    def _return_match_else_create_next(
         self, number: int | None, request: GenerationRequest, *, may_close: bool
     ) -> Manifest | None:
         """Return the manifest of generation ``number``, the newest, if it matches ``request`` or may be kept. Otherwise
@@ -277,7 +279,7 @@ class GenerationUpdater:
             return None
         generation_path = generation_folder(self._connector_path, number)
         if number == 0:
-            self._write_legacy_layout_manifest(request)
+            self._ensure_legacy_layout_manifest(request)
         manifest = read_manifest(generation_path)
         if read_plan_of_next_generation(generation_path) is None:
             # Only before the tasks are first published: the class of a connector with task configs is not changed.
@@ -285,7 +287,9 @@ class GenerationUpdater:
             if (
                 number > 0
                 and not is_source_class_changed
-                and (matches_request(manifest, request) or self._may_keep_unmatched_generation(manifest, request))
+                and (
+                    matches_request(manifest, request) or self._may_keep_generation_while_task_fails(manifest, request)
+                )
             ):
                 return manifest
             if not may_close:
@@ -297,7 +301,7 @@ class GenerationUpdater:
             if (
                 has_fixed_tasks
                 and not is_source_class_changed
-                and manifest.split.with_digests_for_hash_split() != request.split.with_digests_for_hash_split()
+                and manifest.split.with_digests_if_hash_split() != request.split.with_digests_if_hash_split()
             ):
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), and their "
@@ -315,10 +319,10 @@ class GenerationUpdater:
             plan = self._make_plan(number + 1, request, None if is_source_class_changed else manifest)
             with self._resplit_finisher.fence.commit_or_raise_if_closed():
                 close_generation_before(self._connector_path, plan)
-        self._create_next_or_wait(number, manifest)
+        self._create_next_after_stops_or_wait(number, manifest)
         return None
 
-    def _create_next_or_wait(self, number: int, manifest: Manifest) -> None:
+    def _create_next_after_stops_or_wait(self, number: int, manifest: Manifest) -> None:
         """Wait until the tasks of generation ``number``, which is closed and has ``manifest``, have stopped, but no
         longer than the updater waits for tasks; then create the next generation in any case. If another worker takes
         the re-split over, instead wait until that worker has finished, or has made no progress for the liveness
@@ -327,7 +331,7 @@ class GenerationUpdater:
             # Not for generation 0: no runtime of this version runs its tasks.
             generation_path = generation_folder(self._connector_path, number)
             self._wait_until(
-                lambda: not tasks_without_recorded_stop(generation_path, manifest), self._tasks_stop_timeout_ms
+                lambda: not started_tasks_without_recorded_stop(generation_path, manifest), self._tasks_stop_timeout_ms
             )
         try:
             self._resplit_finisher.create_next_generation(number)
@@ -340,19 +344,19 @@ class GenerationUpdater:
             "connector's tasks name one: check that all workers share checkpoint.location"
         )
 
-    def _may_keep_unmatched_generation(self, manifest: Manifest, request: GenerationRequest) -> bool:
+    def _may_keep_generation_while_task_fails(self, manifest: Manifest, request: GenerationRequest) -> bool:
         """Whether a generation that does not match ``request`` is kept because a task of the connector is failing
         (:attr:`GenerationRequest.keeps_source_parts`). All source partitions of the generation must still exist, none
         of them may be reset, all inferred values must be known, and the sink must be the same. Logs a warning when the
         generation is kept."""
         if not (
             request.keeps_source_parts
-            and not manifest.reset_partitions
+            and not manifest.reset_partitions_without_position
             and _has_inferred_values(manifest, request)
             and _has_same_sink(manifest, request)
         ):
             return False
-        if not manifest.split.is_within_partitions(request.split.source_partitions):
+        if not manifest.split.has_only_partitions_in(request.split.source_partitions):
             return False
         log.warning(
             "The connector with the checkpoint folder %s is not split again now. %s",
@@ -361,14 +365,14 @@ class GenerationUpdater:
         )
         return True
 
-    def _write_legacy_layout_manifest(self, request: GenerationRequest) -> None:
+    def _ensure_legacy_layout_manifest(self, request: GenerationRequest) -> None:
         """Write the manifest of generation 0 (the layout of versions of Coterie without checkpoint generations), unless
         it was written before.
 
         :raises WorldError: when there is no such manifest, and ``request`` contains none.
         """
         if request.make_legacy_layout_manifest is not None:
-            write_legacy_layout_manifest(self._connector_path, request.make_legacy_layout_manifest())
+            write_legacy_layout_manifest_if_absent(self._connector_path, request.make_legacy_layout_manifest())
         elif not (self._connector_path / MANIFEST_FILE).exists():
             raise WorldError(
                 f"The folder {self._connector_path} contains checkpoints, but the config topic contains no configs of "
@@ -386,10 +390,12 @@ class GenerationUpdater:
         # If its input was deleted and created again, it still has the positions that were set for the new partitions.
         # Positions of partitions that are not read now do not count: they were kept for a return of these partitions.
         has_read = previous is not None and (
-            not previous.split.source_partitions <= set(previous.reset_partitions)
+            not previous.split.source_partitions <= set(previous.reset_partitions_without_position)
             or bool(previous.split.source_partitions and request.split.source_partitions & known_positions.keys())
         )
-        later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_read else frozenset()
+        later_partitions = (
+            new_partitions - set(previous.reset_partitions_without_position) if previous and has_read else frozenset()
+        )
         initial_positions: dict[str, int] = {}
         if first_partitions := new_partitions - later_partitions:
             initial_positions |= request.find_initial_positions(sorted(first_partitions), is_new_connector=True)
@@ -463,8 +469,8 @@ def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation of ``manifest`` matches ``request``: the same split and the same sink, values for all
     ``request.keys_to_infer``, and no reset source partitions."""
     return (
-        manifest.split.with_digests_for_hash_split() == request.split.with_digests_for_hash_split()
-        and not manifest.reset_partitions
+        manifest.split.with_digests_if_hash_split() == request.split.with_digests_if_hash_split()
+        and not manifest.reset_partitions_without_position
         and _has_inferred_values(manifest, request)
         and _has_same_sink(manifest, request)
     )
@@ -475,7 +481,7 @@ def _has_inferred_values(manifest: Manifest, request: GenerationRequest) -> bool
     return request.keys_to_infer <= manifest.inferred_values.keys()
 
 
-def _revoke_access_of_other_users(connector_path: Path) -> None:
+def _revoke_access_outside_owner_group(connector_path: Path) -> None:
     """Revoke the access of users outside the owner's group to the connector's folder, which an older version of Coterie
     may have created: the manifests in it may contain passwords. A failure is logged."""
     try:

@@ -23,7 +23,7 @@ from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
-from coterie.spark.sinks.delta_target import DEFINITION, DeltaTarget, config_errors
+from coterie.spark.sinks.delta_target import DEFINITION, DeltaTarget, value_combination_errors
 
 if TYPE_CHECKING:
     from coterie.spark.sinks.delta_writer import DeltaWriter
@@ -51,7 +51,7 @@ class DeltaSink:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
         installed, then the table (:func:`find_first_table_error`), and stops after the first of these checks that finds
         errors."""
-        if errors := config_errors(config):
+        if errors := value_combination_errors(config):
             return errors
         if missing_message := missing_extra_message("delta"):
             return config.error_by_key("path", missing_message)

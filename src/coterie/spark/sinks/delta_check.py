@@ -33,7 +33,7 @@ def find_first_table_error(spark: SparkSession, config: PrefixedConfig) -> dict[
                 f"{target.path} contains files that are no Delta table, and a new Delta table needs an empty folder; "
                 "set another folder",
             )
-    elif errors := _find_existing_table_errors(target, layout, config):
+    elif errors := _find_first_existing_table_error(target, layout, config):
         return errors
     if target.is_upsert and (missing_jars := missing_jars_message(spark, "delta")):
         return config.error_by_key(
@@ -72,7 +72,7 @@ def _requires_exactly_once_of_several_tasks(config: PrefixedConfig) -> bool:
     )
 
 
-def _find_existing_table_errors(
+def _find_first_existing_table_error(
     target: DeltaTarget, layout: DeltaTableLayout, config: PrefixedConfig
 ) -> dict[str, list[str]]:
     """The first error found, as a message by the user's key: a key contradicts the layout of the existing table. Empty

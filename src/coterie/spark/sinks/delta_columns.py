@@ -143,7 +143,7 @@ def new_table_schema_json(rows: StructType, partition_columns: Sequence[str]) ->
                 f"Column {field.name!r} cannot be created in a Delta table: its name has a space or one of ,;{{}}()=; "
                 "rename the column"
             )
-        if not _is_creatable(field.dataType):
+        if not _can_sink_create_type(field.dataType):
             raise WorldError(
                 f"Column {field.name} has type {field.dataType.simpleString()}, with which the sink can create no "
                 "column of a Delta table; cast the column or drop it"
@@ -161,21 +161,23 @@ def new_table_schema_json(rows: StructType, partition_columns: Sequence[str]) ->
     return json.dumps(_without_nullability_and_metadata(json.loads(rows.json())))
 
 
-def _is_creatable(type_: DataType) -> bool:
+def _can_sink_create_type(type_: DataType) -> bool:
     """Whether the sink can create a column of this type: one of :data:`_CREATABLE_TYPES`, or a struct, an array or a
     map of such types, at any depth."""
     match type_:
         case StructType():
-            return all(_is_creatable(field.dataType) for field in type_.fields)
+            return all(_can_sink_create_type(field.dataType) for field in type_.fields)
         case ArrayType():
-            return _is_creatable(type_.elementType)
+            return _can_sink_create_type(type_.elementType)
         case MapType():
-            return _is_creatable(type_.keyType) and _is_creatable(type_.valueType)
+            return _can_sink_create_type(type_.keyType) and _can_sink_create_type(type_.valueType)
         case _:
             return isinstance(type_, _CREATABLE_TYPES)
 
 
-def check_rows_fit(table_name: str, layout: DeltaTableLayout, rows: StructType, key_columns: Sequence[str]) -> None:
+def check_rows_and_upsert_fit(
+    table_name: str, layout: DeltaTableLayout, rows: StructType, key_columns: Sequence[str]
+) -> None:
     """Check that rows of the schema ``rows`` fit into the table with this ``layout``. ``table_name``: the table in
     messages about it. If the layout has no columns, only the key columns are checked, and whether the table is
     append-only.

@@ -55,7 +55,7 @@ def write_by_spark(rows: DataFrame, folder: Path, partition_columns: Sequence[st
     writer.parquet(str(folder))
 
 
-def files_with_add_actions(folder: Path, columns: StructType) -> Iterator[tuple[Path, AddAction]]:
+def files_to_rename_with_add_actions(folder: Path, columns: StructType) -> Iterator[tuple[Path, AddAction]]:
     """Each file below ``folder`` that has rows, and the action that adds this file to the table. The action contains a
     new, unique name: the caller must move the file to this name in the table's folder. ``columns``: the columns of the
     table."""

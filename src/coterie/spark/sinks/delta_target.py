@@ -146,11 +146,11 @@ class DeltaTarget:
         return f"Delta table {self.path}"
 
 
-def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+def value_combination_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages, by the user's key, about values that are valid alone and invalid together. Empty when there are
     none."""
     try:
         DeltaTarget.of(config)
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     return {}

@@ -24,8 +24,8 @@ from coterie.spark.jars import missing_jars_message
 from coterie.spark.record_columns import quote_name
 from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks import delta_spark
-from coterie.spark.sinks.delta_columns import DeltaTableLayout, check_rows_fit
-from coterie.spark.sinks.delta_files import files_with_add_actions, write_by_arrow, write_by_spark
+from coterie.spark.sinks.delta_columns import DeltaTableLayout, check_rows_and_upsert_fit
+from coterie.spark.sinks.delta_files import files_to_rename_with_add_actions, write_by_arrow, write_by_spark
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import DeltaTarget
 
@@ -141,7 +141,7 @@ class DeltaWriter:
         """
         for _ in range(2):
             if (layout := self._table.read_newest_layout()) is not None:
-                check_rows_fit(self._target.description, layout, rows, self._target.key_columns)
+                check_rows_and_upsert_fit(self._target.description, layout, rows, self._target.key_columns)
                 return layout
             if not self._target.creates_missing_table:
                 raise WorldError(
@@ -208,7 +208,7 @@ class StagedFiles:
             raise OSError(error.errno, f"Nothing can be written to {staging_folder.parent}: {error.strerror}") from None
         try:
             write_files(output_folder)
-            self._files = list(files_with_add_actions(output_folder, layout.columns))
+            self._files = list(files_to_rename_with_add_actions(output_folder, layout.columns))
         except BaseException:
             self.clean_up()
             raise

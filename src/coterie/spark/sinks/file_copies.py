@@ -52,8 +52,8 @@ from coterie.spark.fence import FencedError
 from coterie.spark.generations.durable import (
     REPLACED_PREFIX,
     create_file_if_absent,
-    remove_path,
     replace_folder_by_file,
+    try_remove_path,
 )
 from coterie.spark.seams import TaskCheckpointLineage
 
@@ -126,14 +126,14 @@ class SinkFolder:
     def take_over(self, lineage: TaskCheckpointLineage) -> None:
         """Remove the batch copies that earlier owners of the task have staged (written and not committed), and move
         the remaining files of their last committed copy to the readers' folder (:meth:`publish_files`). Then check
-        the folders (:meth:`prepare_folders`). Creates missing folders first.
+        the folders (:meth:`create_and_check_folders`). Creates missing folders first.
 
         An earlier owner may still be writing. So its copy, with the mark in it, is renamed before it is deleted: the
         earlier owner can then no longer commit the copy.
 
         :raises OSError: when a folder cannot be written, or a file of the last committed copy cannot be moved.
-        :raises WorldError: see :meth:`prepare_folders` and :meth:`publish_files`; also when files cannot be renamed
-            into the folder because it is on another mount.
+        :raises WorldError: see :meth:`create_and_check_folders` and :meth:`publish_files`; also when files cannot be
+            renamed into the folder because it is on another mount.
         """
         staged_folders = [self.staged_copies_folder]
         if is_legacy_layout := self.legacy_layout_folder(lineage).is_dir():
@@ -149,16 +149,16 @@ class SinkFolder:
             with suppress(OSError):
                 (self.path / LEGACY_LAYOUT_STAGED_FOLDER).rmdir()
         # Only the last batch can have files left: a batch is staged after the batch before it is committed in the
-        # checkpoint, which happens after the last move. This comes before `prepare_folders`: a committed batch is
-        # published even if the folder cannot take further batches.
+        # checkpoint, which happens after the last move. This comes before `create_and_check_folders`: a committed batch
+        # is published even if the folder cannot take further batches.
         if (last_committed := _last_batch_folder(self.committed_batches_folder(lineage))) is not None:
             self.publish_files(last_committed)
-        self.prepare_folders(is_legacy_layout=is_legacy_layout)
+        self.create_and_check_folders(is_legacy_layout=is_legacy_layout)
         for reader_folder in (self.bad_records_folder,) if is_legacy_layout else (self, self.bad_records_folder):
             if reader_folder is not None:
                 self._check_rename_into(f".{_lineage_prefix(lineage)}-probe", reader_folder)
 
-    def prepare_folders(self, *, is_legacy_layout: bool = False) -> None:
+    def create_and_check_folders(self, *, is_legacy_layout: bool = False) -> None:
         """Create the readers' folder, the work folder and the folder of bad records, and check that they can be used
         together. The first call for a folder stores its layout.
 
@@ -174,7 +174,7 @@ class SinkFolder:
         if self.bad_records_folder is not None:
             if message := self.bad_records_folder_error():
                 raise WorldError(f"{self.bad_records_folder.config_key}={message}")
-            self.bad_records_folder.prepare_folders()
+            self.bad_records_folder.create_and_check_folders()
         if is_legacy_layout:
             return
         if message := self.incompatibility_message():
@@ -281,7 +281,7 @@ class SinkFolder:
         # Folders that a killed process has left. A plain file of that prefix may be about to be exchanged.
         for replaced_folder in (self.work_folder / COMMITTED_FOLDER).glob(f"{REPLACED_PREFIX}*"):
             if replaced_folder.is_dir():
-                remove_path(replaced_folder)
+                try_remove_path(replaced_folder)
 
     def legacy_layout_folder(self, lineage: TaskCheckpointLineage) -> Path:
         """Where a version of Coterie without checkpoint generations (generation 0) has put the batches of ``lineage``.
@@ -298,7 +298,7 @@ class SinkFolder:
         :raises WorldError: when there are files of bad records, and the mark does not contain the path of their folder.
         """
         try:
-            _move_files(batch_folder / GOOD_FILES_FOLDER, self.path)
+            _move_files_and_remove_folder(batch_folder / GOOD_FILES_FOLDER, self.path)
         except OSError as error:
             message = (
                 f"The files of a committed batch could not be moved to {self.config_key}={self.path}: "
@@ -318,7 +318,7 @@ class SinkFolder:
                 f"{MARK_FILE}"
             )
         try:
-            _move_files(batch_folder / BAD_FILES_FOLDER, bad_folder)
+            _move_files_and_remove_folder(batch_folder / BAD_FILES_FOLDER, bad_folder)
         except OSError as error:
             bad_folder_key = (
                 ""
@@ -369,15 +369,16 @@ class BatchCopy:
         """Whether a copy of the batch, this one or another, is committed: then no copy need be written."""
         return self._committed_batch_folder.is_dir()
 
-    def create_staging_folder(self) -> None:
-        """Create and check the folders of the sink (:meth:`SinkFolder.prepare_folders`), and create the staging folder
-        of this copy. The folder contains a mark: a file that shows that no other owner has removed the copy.
+    def check_sink_and_create_staging_folder(self) -> None:
+        """Create and check the folders of the sink (:meth:`SinkFolder.create_and_check_folders`), and create the
+        staging folder of this copy. The folder contains a mark: a file that shows that no other owner has removed the
+        copy.
 
         :raises FencedError: when another owner has removed this copy.
         :raises OSError: when a folder cannot be created.
-        :raises WorldError: see :meth:`SinkFolder.prepare_folders`.
+        :raises WorldError: see :meth:`SinkFolder.create_and_check_folders`.
         """
-        self._prepare_folders()
+        self._create_and_check_folders()
         self.staging_folder.mkdir()
         try:
             bad_folder = self.sink_folder.bad_records_folder
@@ -397,7 +398,7 @@ class BatchCopy:
         try:
             self._commit_by_rename()
         except OSError as error:
-            if error.errno == errno.ENOTDIR or not self.is_intact:
+            if error.errno == errno.ENOTDIR or not self.is_still_staged:
                 raise FencedError from error
             message = (
                 f"A batch could not be committed to {self.sink_folder.config_key}={self.sink_folder.path}: "
@@ -419,7 +420,7 @@ class BatchCopy:
         """
         if self.is_batch_committed:
             return
-        if not self.is_intact:
+        if not self.is_still_staged:
             raise FencedError
         with suppress(FileExistsError):
             self._committed_batch_folder.parent.mkdir()
@@ -433,12 +434,12 @@ class BatchCopy:
         """Move the files of the committed copy to the readers' folder: :meth:`SinkFolder.publish_files`."""
         self.sink_folder.publish_files(self._committed_batch_folder)
 
-    def _prepare_folders(self) -> None:
-        """Create and check the folders that the copy needs: :meth:`SinkFolder.prepare_folders`."""
-        self.sink_folder.prepare_folders()
+    def _create_and_check_folders(self) -> None:
+        """Create and check the folders that the copy needs: :meth:`SinkFolder.create_and_check_folders`."""
+        self.sink_folder.create_and_check_folders()
 
     @property
-    def is_intact(self) -> bool:
+    def is_still_staged(self) -> bool:
         """Whether the staged copy exists and no other owner has removed it: a removal first renames the folder with its
         mark."""
         return (self.staging_folder / MARK_FILE).exists()
@@ -452,8 +453,8 @@ class LegacyLayoutCopy(BatchCopy):
         super().__init__(sink_folder, lineage, batch_id)
         self._committed_batch_folder = sink_folder.legacy_layout_folder(lineage) / str(batch_id)
 
-    def _prepare_folders(self) -> None:
-        self.sink_folder.prepare_folders(is_legacy_layout=True)
+    def _create_and_check_folders(self) -> None:
+        self.sink_folder.create_and_check_folders(is_legacy_layout=True)
 
     def _commit_by_rename(self) -> None:
         """Rename the folder of good files to the batch's folder, unless the batch is committed or has no files. A batch
@@ -465,7 +466,7 @@ class LegacyLayoutCopy(BatchCopy):
             return
         has_files = any(_iter_files(self.good_files.folder))
         # Checked after the listing: a copy that was removed must not be taken for a batch without rows.
-        if not self.is_intact:
+        if not self.is_still_staged:
             raise FencedError
         if not has_files:
             return
@@ -507,7 +508,7 @@ def _iter_files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names)
 
 
-def _move_files(source_folder: Path, target_folder: Path) -> None:
+def _move_files_and_remove_folder(source_folder: Path, target_folder: Path) -> None:
     """Move all files in ``source_folder``, a folder of a committed copy, to the same subfolders of ``target_folder``;
     then remove ``source_folder``. A file that another owner moves at the same time is skipped.
 

@@ -98,7 +98,7 @@ def write_batch(
     :raises WorldError: when the rows lack a partition column, or have no other column.
     :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
     """
-    partition_columns = _resolve_partition_columns(batch.rows, partition_fields)
+    partition_columns = _match_partition_columns_ignoring_case(batch.rows, partition_fields)
     lower_options = {key.lower(): value.lower() for key, value in options.items()}
     codec = lower_options.pop("compression", None) or batch.rows.sparkSession.conf.get(
         "spark.sql.parquet.compression.codec"
@@ -116,7 +116,7 @@ def write_batch(
         _write_by_spark(batch.rows, files, partition_columns, format_, options)
 
 
-def _resolve_partition_columns(rows: DataFrame, columns: Sequence[str]) -> list[str]:
+def _match_partition_columns_ignoring_case(rows: DataFrame, columns: Sequence[str]) -> list[str]:
     """The names in ``columns``, each in the upper and lower case in which ``rows`` have it: Spark compares names of
     columns without regard to case.
 

@@ -127,7 +127,7 @@ class FileSink:
         try:
             folder = _sink_folder(config)
         except ConfigError as error:
-            return errors | error.errors_as_lists
+            return errors | error.errors_as_new_lists
         if message := folder.incompatibility_message():
             errors |= config.error_by_key("path", message)
         if folder.bad_records_folder is not None and (message := folder.bad_records_folder_error()):
@@ -169,16 +169,16 @@ class FileSink:
         :attr:`Batch.bad_row_separator` the copy also contains the bad rows.
 
         :raises FencedError: when another owner has removed the copy.
-        :raises OSError, WorldError: see :meth:`BatchCopy.create_staging_folder` and :func:`write_batch`.
+        :raises OSError, WorldError: see :meth:`BatchCopy.check_sink_and_create_staging_folder` and :func:`write_batch`.
         :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
         """
         copy = self.folder.new_batch_copy(batch.task_lineage, batch.batch_id)
         if not copy.is_batch_committed:
-            copy.create_staging_folder()
+            copy.check_sink_and_create_staging_folder()
             try:
                 self._write_batch_copy(batch, copy)
             except Exception as error:
-                was_removed = not copy.is_intact
+                was_removed = not copy.is_still_staged
                 copy.clean_up()
                 if was_removed:
                     raise FencedError from error
@@ -193,7 +193,7 @@ class FileSink:
             return
         with batch.bad_row_separator.rows_evaluated_once() as rows:
             self._write_good_files(replace(batch, rows=good_rows(rows)), copy)
-            if batch.bad_row_separator.bad_row_summary.count:
+            if batch.bad_row_separator.bad_row_summary_so_far.count:
                 bad_batch = replace(batch, rows=dead_letter_rows_for_folder(bad_rows(rows), batch.task_lineage.task))
                 write_batch(
                     bad_batch,

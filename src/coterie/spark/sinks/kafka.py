@@ -44,16 +44,16 @@ from coterie.spark.sinks.kafka_writer import (
     NewTopic,
     SendFunction,
     creatable_topics,
-    create_missing_topics,
+    create_missing_topics_or_raise,
     find_absent_topics,
     ledger_policy_error,
     missing_topic_message,
     spark_producer_pool,
 )
 from coterie.spark.sources.kafka_client import (
-    is_retriable,
     kafka_admin,
     kafka_jvm,
+    may_kafka_retry_succeed,
     message_with_causes,
     unknown_producer_properties,
 )
@@ -91,7 +91,7 @@ class KafkaSink:
                 config.user_key(PRODUCER_OVERRIDE_PREFIX + name): [f"Kafka's producer has no property {name}"]
                 for name in unknown
             }
-        return _find_cluster_errors(config)
+        return _find_first_cluster_error(config)
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
@@ -116,7 +116,7 @@ class KafkaSink:
         self.close()
         if self._target.guarantee is DeliveryGuarantee.AT_LEAST_ONCE:
             with kafka_admin(self._target.producer_properties) as admin:
-                create_missing_topics(admin, self._target)
+                create_missing_topics_or_raise(admin, self._target)
             return
         java = kafka_jvm()
         writer = KafkaWriter(self._target, lineage, java, spark_producer_pool(java))
@@ -185,7 +185,7 @@ class KafkaSink:
                 records, topic = make_records()
                 evaluated_records.append(records)
                 if batch.has_bounded_partitions:
-                    return evaluate_and_make_send_function(records, topic, is_small=batch.is_small)
+                    return start_evaluation_and_make_send_function(records, topic, is_small=batch.is_small)
                 return make_send_function_of_stored_rows(
                     records, topic, stored_rows.enter_context(closing(store_and_yield_arrow_partitions(records)))
                 )
@@ -201,7 +201,9 @@ class KafkaSink:
             self._writer.close()
 
 
-def evaluate_and_make_send_function(records: DataFrame, topic: str | None, *, is_small: bool) -> SendFunction | None:
+def start_evaluation_and_make_send_function(
+    records: DataFrame, topic: str | None, *, is_small: bool
+) -> SendFunction | None:
     """Start the evaluation of ``records``, and return a function that sends them by a producer; None when there are no
     records. ``topic``: the topic of all records; None when the column ``topic`` contains it.
 
@@ -314,7 +316,7 @@ class DirectKafkaWrite:
             message = f"{self._target.cluster_description}: Spark's writer failed: {error_message(error)}"
             if RECORD_TOO_LARGE_EXCEPTION in str(error):
                 raise WorldError(f"{message}. {LARGER_RECORDS_ADVICE}") from error
-            if is_retriable(java_exception_of(error)):
+            if may_kafka_retry_succeed(java_exception_of(error)):
                 raise UnreachableError(message) from error
             if any(name in message_with_causes(java_exception_of(error)) for name in AUTHORIZATION_EXCEPTIONS):
                 raise WorldError(
@@ -328,7 +330,7 @@ class DirectKafkaWrite:
         """Does nothing: there is no staged copy."""
 
 
-def _find_cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+def _find_first_cluster_error(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages by the user's key that only the cluster can detect, for a config whose values are valid. No topic
     is created: the cluster only checks whether it could create the missing topics."""
     target = KafkaTarget.of(config)
@@ -339,7 +341,7 @@ def _find_cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
                 return config.error_by_key("topic", missing_topic_message(target))
             for new_topic in creatable_topics(target, absent_names):
                 try:
-                    admin.create_topic(
+                    admin.create_topic_if_absent(
                         new_topic.name,
                         new_topic.partitions,
                         new_topic.replication_factor,

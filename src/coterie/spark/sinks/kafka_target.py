@@ -20,7 +20,7 @@ from coterie.config.definition import (
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import serializers
-from coterie.spark.bad_records.dead_letters import dead_letter_record_columns
+from coterie.spark.bad_records.dead_letters import dead_letter_record_columns_for_topic
 from coterie.spark.bad_records.error_columns import BAD_ROW_COLUMN
 from coterie.spark.bad_records.keys import DeadLetterTopic, read_bad_record_settings
 from coterie.spark.converters import Format
@@ -192,7 +192,7 @@ class KafkaTarget:
         return cls(
             producer_properties=_producer_properties(config, guarantee, timeout_ms),
             topic=topic,
-            topic_creation=_topic_creation(config, topic),
+            topic_creation=_topic_creation_if_set(config, topic),
             key_serializer=key,
             value_serializer=Serializer.of(config, "value"),
             key_fields=key_fields,
@@ -223,7 +223,7 @@ class KafkaTarget:
         names = visible_column_names(rows)
         is_used = {
             MetadataColumn.KEY: not self.key_fields and "key" not in names,
-            MetadataColumn.HEADERS: not _has_headers_column(rows),
+            MetadataColumn.HEADERS: not _has_kafka_headers_column(rows),
             MetadataColumn.TOPIC: self.topic is None and "topic" not in names,
             MetadataColumn.TOMBSTONE: True,
         }
@@ -248,7 +248,7 @@ class KafkaTarget:
         good_fields = {"topic": F.lit(self.topic), **self._record_columns(classified.drop(BAD_ROW_COLUMN))}
         bad_fields = {
             "topic": F.lit(dead_letter_topic.topic),
-            **dead_letter_record_columns(
+            **dead_letter_record_columns_for_topic(
                 lambda name: F.col(BAD_ROW_COLUMN)[name], task, has_context=dead_letter_topic.has_context_headers
             ),
         }
@@ -279,7 +279,7 @@ class KafkaTarget:
         elif MetadataColumn.KEY in used_metadata:
             record_fields["key"] = self.key_serializer.serialize_column(rows, MetadataColumn.KEY.value)
         return record_fields | {
-            metadata_column.field_name: exact_column(metadata_column.value)
+            metadata_column.record_field_name: exact_column(metadata_column.value)
             for metadata_column in (MetadataColumn.HEADERS, MetadataColumn.TOPIC)
             if metadata_column in used_metadata
         }
@@ -302,7 +302,7 @@ class KafkaTarget:
                 )
             if "partition" in names:
                 record_fields["partition"] = _typed_record_column(rows, "partition", IntegerType(), "")
-        if _has_headers_column(rows):
+        if _has_kafka_headers_column(rows):
             record_fields["headers"] = exact_column("headers")
         if "key" in names and not self.key_fields:
             record_fields["key"] = self.key_serializer.serialize_column(rows, "key")
@@ -317,7 +317,7 @@ class KafkaTarget:
         if unknown := [name for name in self.key_fields if name not in names]:
             raise WorldError(f"key.fields: the rows have no column {', '.join(unknown)}; they have: {', '.join(names)}")
         if self.key_serializer.format is Format.JSON:
-            return self.key_serializer.serialize_columns(rows, self.key_fields)
+            return self.key_serializer.serialize_columns_as_json(rows, self.key_fields)
         return self.key_serializer.serialize_column(rows, self.key_fields[0])
 
     def _value_column(self, rows: DataFrame, value_columns: list[str]) -> Column:
@@ -326,12 +326,12 @@ class KafkaTarget:
         :raises WorldError: when they cannot form a value.
         """
         if self.value_serializer.format is not Format.JSON:
-            return self._raw_value_column(rows, value_columns)
+            return self._serialize_only_value_column(rows, value_columns)
         if not value_columns:
             raise WorldError("The rows have no column for the value of a record; add a column by a transform")
-        return self.value_serializer.serialize_columns(rows, value_columns)
+        return self.value_serializer.serialize_columns_as_json(rows, value_columns)
 
-    def _raw_value_column(self, rows: DataFrame, value_columns: list[str]) -> Column:
+    def _serialize_only_value_column(self, rows: DataFrame, value_columns: list[str]) -> Column:
         """The value of a record, for a converter that writes only the column ``value``.
 
         :raises WorldError: when there is no such column, or when a column would be lost that is in neither the value
@@ -381,7 +381,7 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     try:
         KafkaTarget.of(config)
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     return {}
 
 
@@ -400,7 +400,7 @@ def _producer_properties(config: PrefixedConfig, guarantee: DeliveryGuarantee, t
     return properties
 
 
-def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreationSettings | None:
+def _topic_creation_if_set(config: PrefixedConfig, topic: str | None) -> TopicCreationSettings | None:
     """The settings under ``topic.creation.default.``; None when none is set: then a missing topic is not created.
 
     :raises ConfigError: when one is set and ``topic`` is None, or when the number of partitions or the replication
@@ -451,7 +451,7 @@ def _typed_record_column(rows: DataFrame, name: str, type_: DataType, advice: st
     return exact_column(name)
 
 
-def _has_headers_column(rows: DataFrame) -> bool:
+def _has_kafka_headers_column(rows: DataFrame) -> bool:
     """Whether the visible column ``headers`` exists and has the type of Kafka's headers, as the Kafka source reads
     them."""
     if "headers" not in rows.columns:

@@ -58,9 +58,9 @@ from coterie.spark.sources.kafka_client import (
     KafkaAdmin,
     OffsetBoundary,
     TopicAbsentError,
-    function_of_record_method,
-    is_retriable,
+    java_function_of_record_method,
     kafka_admin,
+    may_kafka_retry_succeed,
     message_with_causes,
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
@@ -117,8 +117,8 @@ class KafkaWriter:
         self._producer_pool = producer_pool
         self._ledger_key = json.dumps([str(lineage.task.connector), lineage.task.task])
         """The key of the task's record in the ledger."""
-        self._transactional_id = transactional_id(target, lineage)
-        """The task's transactional id: see :func:`transactional_id`."""
+        self._transactional_id = transactional_id_of_task(target, lineage)
+        """The task's transactional id: see :func:`transactional_id_of_task`."""
         self._lock = threading.Lock()
         self._is_closed = False
         self._pooled_producer: Any = None
@@ -142,8 +142,8 @@ class KafkaWriter:
         :raises Py4JJavaError: when Kafka's client reports another error.
         """
         with kafka_admin(self._target.producer_properties, self._java) as admin:
-            create_missing_topics(admin, self._target)
-            ledger_partition = find_ledger_partition(admin, self._target, self._ledger_key)
+            create_missing_topics_or_raise(admin, self._target)
+            ledger_partition = check_ledger_and_find_partition(admin, self._target, self._ledger_key)
             try:
                 with plugin_stage("initTransactions"):
                     self._open_producer().initTransactions()
@@ -151,7 +151,7 @@ class KafkaWriter:
                 raise self._make_task_error(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
             last_value = self._read_last_ledger_value(admin, ledger_partition)
-        self._batch_id_in_ledger_record(last_value)  # raises an error if another program has written the record
+        self._own_batch_id_or_minus_one(last_value)  # raises an error if another program has written the record
         self._ledger_partition, self._last_ledger_value = ledger_partition, last_value
 
     def _read_last_ledger_value(self, admin: KafkaAdmin, ledger_partition: TopicIdPartition) -> str | None:
@@ -173,7 +173,7 @@ class KafkaWriter:
         except Py4JJavaError as error:
             raise self._make_task_error(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
 
-    def _batch_id_in_ledger_record(self, value: str | None) -> int:
+    def _own_batch_id_or_minus_one(self, value: str | None) -> int:
         """The last batch of this lineage according to ``value``, the value of the task's record in the ledger; -1 when
         there is no record (None), or the record is of another lineage.
 
@@ -240,7 +240,7 @@ class KafkaWriter:
         try:
             return self._send_batch(pooled_producer.producer(), batch_id, make_send)
         except _TransactionalIdExpiredError:
-            self._initialize_producer_again(pooled_producer.producer())
+            self._reinitialize_producer_or_raise_if_fenced(pooled_producer.producer())
         try:
             return self._send_batch(pooled_producer.producer(), batch_id, make_send)
         except _TransactionalIdExpiredError as error:
@@ -281,7 +281,7 @@ class KafkaWriter:
             raise
         return StagedTransaction(self, batch_id, producer, transaction_began_at_s)
 
-    def _initialize_producer_again(self, producer: Any) -> None:
+    def _reinitialize_producer_or_raise_if_fenced(self, producer: Any) -> None:
         """Give ``producer``, whose transactional id has expired, a new producer id, and check that no other start has
         taken over since this start's last batch. After an error the producer is closed.
 
@@ -318,7 +318,7 @@ class KafkaWriter:
     def _is_batch_committed(self, batch_id: int) -> bool:
         """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
         or this writer has committed it."""
-        return batch_id <= self._batch_id_in_ledger_record(self._last_ledger_value)
+        return batch_id <= self._own_batch_id_or_minus_one(self._last_ledger_value)
 
     def commit(self, producer: Any, batch_id: int, transaction_began_at_s: float) -> None:
         """Write the number of the batch into the ledger topic, in the transaction, and commit the transaction. After an
@@ -414,7 +414,7 @@ class KafkaWriter:
                 f"{self._transactional_id}, WRITE on the topics to which it writes, and READ and WRITE on ledger topic "
                 f"{self._target.ledger_topic}"
             )
-        return UnreachableError(message) if is_retriable(error.java_exception) else error
+        return UnreachableError(message) if may_kafka_retry_succeed(error.java_exception) else error
 
 
 class _TransactionalIdExpiredError(WorldError):
@@ -509,7 +509,7 @@ class _LedgerConsumer:
             if known_properties.contains(name):
                 properties.setProperty(name, value)
         self._client = java.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
-        self._key_of = function_of_record_method(
+        self._key_of = java_function_of_record_method(
             java, "key", java.java.lang.Object._java_lang_class, java.java.util.function.UnaryOperator
         )
         self._client.assign(java.java.util.Collections.singletonList(partition))
@@ -552,7 +552,7 @@ class _LedgerConsumer:
         return last_value
 
 
-def transactional_id(target: KafkaTarget, lineage: TaskCheckpointLineage) -> str:
+def transactional_id_of_task(target: KafkaTarget, lineage: TaskCheckpointLineage) -> str:
     """The transactional id of all starts of a task, and of no other task or ledger.
 
     The id is unique because a topic's name has no slash, and the last slash is before the task's number.
@@ -575,7 +575,7 @@ class NewTopic:
     configs: Mapping[str, str]
 
 
-def create_missing_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
+def create_missing_topics_or_raise(admin: KafkaAdmin, target: KafkaTarget) -> None:
     """Create the topics of ``target`` that are missing: the ledger topic (with exactly-once), the topic of bad records
     and, if the config has settings for it, the topic of all records.
 
@@ -586,7 +586,9 @@ def create_missing_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
     if target.topic in absent and target.topic_creation is None:
         raise WorldError(missing_topic_message(target))
     for new_topic in creatable_topics(target, absent):
-        admin.create_topic(new_topic.name, new_topic.partitions, new_topic.replication_factor, new_topic.configs)
+        admin.create_topic_if_absent(
+            new_topic.name, new_topic.partitions, new_topic.replication_factor, new_topic.configs
+        )
 
 
 def creatable_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
@@ -638,12 +640,12 @@ def missing_topic_message(target: KafkaTarget) -> str:
     )
 
 
-def find_ledger_partition(admin: KafkaAdmin, target: KafkaTarget, key: str) -> TopicIdPartition:
+def check_ledger_and_find_partition(admin: KafkaAdmin, target: KafkaTarget, key: str) -> TopicIdPartition:
     """The partition of the ledger topic that contains the records of the task with the key ``key``: it follows from a
     hash of the key.
 
     :raises WorldError: when the ledger topic is not compacted, or its records would be deleted by age.
-    :raises UnreachableError: when the topic was deleted since :func:`create_missing_topics`.
+    :raises UnreachableError: when the topic was deleted since :func:`create_missing_topics_or_raise`.
     """
     try:
         partitions = admin.list_partitions([target.ledger_topic])

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import ConfigDef
 from coterie.spark.bad_records.keys import DeadLetterDestination
-from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
+from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, errors_if_any_option_is_set
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskCheckpointLineage
@@ -30,7 +30,7 @@ class NoopSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        return unsupported_option_errors(config, "The noop sink")
+        return errors_if_any_option_is_set(config, "The noop sink")
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:

@@ -22,7 +22,7 @@ from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks.postgres_columns import select_columns_to_write
-from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, config_errors
+from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, value_combination_errors
 
 if TYPE_CHECKING:
     from coterie.spark.sinks.postgres_writer import PostgresWriter
@@ -60,7 +60,7 @@ class PostgresSink:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
         installed, then the server (:func:`find_first_server_error`, with short timeouts), and stops after the first of
         these checks that finds errors."""
-        if errors := config_errors(config):
+        if errors := value_combination_errors(config):
             return errors
         if missing_message := missing_extra_message("postgres"):
             return config.error_by_key("connection.url", missing_message)

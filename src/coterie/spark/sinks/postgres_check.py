@@ -17,7 +17,7 @@ from coterie.spark.sinks.postgres_writer import (
     connect,
     find_quoted_target_schema,
     postgres_error_message,
-    read_columns,
+    read_columns_if_table_exists,
 )
 
 VALIDATION_TIMEOUT_MS = 5000
@@ -75,16 +75,16 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
         return config.error_by_key(
             "table.name.format", f"{target.server_description} has no schema {schema}; create it"
         )
-    if errors := _find_ledger_right_errors(session, target, config):
+    if errors := _find_first_ledger_right_error(session, target, config):
         return errors
     if target.dead_letter_table is not None and (
-        errors := _find_dead_letter_table_errors(session, target, target.dead_letter_table)
+        errors := _find_first_dead_letter_table_error(session, target, target.dead_letter_table)
     ):
         return errors
-    return _find_table_errors(session, target, config)
+    return _find_first_table_error(session, target, config)
 
 
-def _find_ledger_right_errors(
+def _find_first_ledger_right_error(
     session: PostgresSession, target: PostgresTarget, config: PrefixedConfig
 ) -> dict[str, list[str]]:
     """The first right that the user lacks for the ledger table, or for the creation of a missing table, as a message by
@@ -94,8 +94,8 @@ def _find_ledger_right_errors(
     """
     quoted_schema = find_quoted_target_schema(session, target)
     ledger = f"{quoted_schema}.{LEDGER_TABLE}"
-    has_ledger = bool(read_columns(session, ledger))
-    has_all_tables = has_ledger and read_columns(session, f"{quoted_schema}.{quote_name(target.table)}")
+    has_ledger = bool(read_columns_if_table_exists(session, ledger))
+    has_all_tables = has_ledger and read_columns_if_table_exists(session, f"{quoted_schema}.{quote_name(target.table)}")
     if not has_all_tables and not _query_is_true(
         session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", quoted_schema
     ):
@@ -113,13 +113,13 @@ def _find_ledger_right_errors(
     return {}
 
 
-def _find_table_errors(
+def _find_first_table_error(
     session: PostgresSession, target: PostgresTarget, config: PrefixedConfig
 ) -> dict[str, list[str]]:
     """The first error found about the table, the user's rights to it or its key columns, as a message by the user's
     key. Empty when none was found, or the sink creates the missing table."""
     table = quote_name(target.schema, target.table)
-    columns = {column.name for column in read_columns(session, table)}
+    columns = {column.name for column in read_columns_if_table_exists(session, table)}
     if not columns:
         if target.creates_missing_table:
             return {}
@@ -136,21 +136,23 @@ def _find_table_errors(
         return config.error_by_key(
             "delete.enabled", f"The user has no right to delete; run: GRANT DELETE ON {table} TO …"
         )
-    if target.is_upsert and (errors := _find_upsert_right_errors(session, target, config, columns)):
+    if target.is_upsert and (errors := _find_first_upsert_right_error(session, target, config, columns)):
         return errors
-    for name in target.key_columns:
+    for name in target.primary_key_columns:
         if name not in columns:
             return config.error_by_key(
                 "pk.fields", f"Table {table} has no column {name}; there are: {', '.join(sorted(columns))}"
             )
-    if target.is_upsert and not _query_is_true(session, _HAS_UNIQUE_INDEX_QUERY, table, sorted(target.key_columns)):
+    if target.is_upsert and not _query_is_true(
+        session, _HAS_UNIQUE_INDEX_QUERY, table, sorted(target.primary_key_columns)
+    ):
         return config.error_by_key(
             "pk.fields", f"Table {table} has no primary key or unique constraint on these columns"
         )
     return {}
 
 
-def _find_upsert_right_errors(
+def _find_first_upsert_right_error(
     session: PostgresSession, target: PostgresTarget, config: PrefixedConfig, columns: Set[str]
 ) -> dict[str, list[str]]:
     """The first right that the PostgreSQL user lacks for an upsert into the table, which has the columns ``columns``,
@@ -158,7 +160,7 @@ def _find_upsert_right_errors(
     database. Empty when none is missing. SELECT and UPDATE on some columns suffice: which columns the rows have is not
     known."""
     table = quote_name(target.schema, target.table)
-    for right in ("SELECT", "UPDATE") if columns - set(target.key_columns) else ("SELECT",):
+    for right in ("SELECT", "UPDATE") if columns - set(target.primary_key_columns) else ("SELECT",):
         if not _query_is_true(session, "SELECT has_any_column_privilege(to_regclass(%s), %s)", table, right):
             return config.error_by_key(
                 "insert.mode", f"An upsert needs the right {right} on the table; run: GRANT {right} ON {table} TO …"
@@ -172,7 +174,7 @@ def _find_upsert_right_errors(
     return {}
 
 
-def _find_dead_letter_table_errors(
+def _find_first_dead_letter_table_error(
     session: PostgresSession, target: PostgresTarget, dead_letter_table: DeadLetterTable
 ) -> dict[str, list[str]]:
     """The first error found about ``dead_letter_table``, the table of bad rows, as a message by the user's key: its
@@ -185,7 +187,7 @@ def _find_dead_letter_table_errors(
             ]
         }
     table = quote_name(schema, dead_letter_table.table)
-    if read_columns(session, table):
+    if read_columns_if_table_exists(session, table):
         if not _query_is_true(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
             return {
                 DEAD_LETTER_TABLE_KEY: [

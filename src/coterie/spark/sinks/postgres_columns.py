@@ -33,14 +33,14 @@ def select_columns_to_write(rows: DataFrame, target: PostgresTarget, config: Pre
     # Rows that do not come from Kafka records always have a value.
     is_tombstone = exact_column(DELETED_COLUMN) if has_metadata_column(rows, MetadataColumn.TOMBSTONE) else F.lit(False)
     if target.is_key_from_record_key:
-        keys = _record_key_columns(rows, target.key_columns, config)
+        keys = _record_key_columns(rows, target.primary_key_columns, config)
         if not target.deletes_on_tombstones:
             keys = {
                 name: F.when(~is_tombstone, key).otherwise(F.raise_error(_TOMBSTONE_ERROR))
                 for name, key in keys.items()
             }
         selected += [key.alias(name) for name, key in keys.items()]
-        names = [name for name in names if name not in target.key_columns]
+        names = [name for name in names if name not in target.primary_key_columns]
     selected += map(exact_column, names)
     if target.deletes_on_tombstones:
         selected.append(is_tombstone.alias(DELETED_COLUMN))

@@ -70,25 +70,25 @@ def quote_name(*names: str | None) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names if name is not None)
 
 
-def create_table_statement(table: str, schema: StructType, key_columns: Sequence[str]) -> str:
-    """The statement that creates ``table`` (a quoted name) with the columns of ``schema`` and, unless ``key_columns``
-    is empty, a primary key.
+def create_table_statement(table: str, schema: StructType, primary_key_columns: Sequence[str]) -> str:
+    """The statement that creates ``table`` (a quoted name) with the columns of ``schema`` and, unless
+    ``primary_key_columns`` is empty, a primary key.
 
     :raises WorldError: when PostgreSQL has no type for a column, or a key column is missing.
     """
-    check_key_columns_exist(schema, key_columns)
+    check_key_columns_exist(schema, primary_key_columns)
     columns = [f"{quote_name(field.name)} {_type_of_new_column(field.name, field.dataType)}" for field in schema.fields]
-    if key_columns:
-        columns.append(f"PRIMARY KEY ({', '.join(quote_name(name) for name in key_columns)})")
+    if primary_key_columns:
+        columns.append(f"PRIMARY KEY ({', '.join(quote_name(name) for name in primary_key_columns)})")
     return f"CREATE TABLE {table} ({', '.join(columns)})"
 
 
-def check_key_columns_exist(schema: StructType, key_columns: Sequence[str]) -> None:
+def check_key_columns_exist(schema: StructType, primary_key_columns: Sequence[str]) -> None:
     """Check that ``schema`` has all key columns.
 
     :raises WorldError: when a key column is missing; the message names the column.
     """
-    for name in key_columns:
+    for name in primary_key_columns:
         if name not in schema.names:
             raise WorldError(
                 f"The rows have no column {name}, which is in pk.fields; they have: {', '.join(schema.names)}"

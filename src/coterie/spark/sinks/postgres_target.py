@@ -35,16 +35,16 @@ SSL."""
 def _url_error(value: str) -> str | None:
     """A validator: the error message for a URL; None when it is valid."""
     try:
-        _split_url(value)
+        _parse_url(value)
     except ValueError as error:
         return str(error)
     return None
 
 
-def _normalize_url(url: str) -> str:
+def _normalize_url_for_comparison(url: str) -> str:
     """A valid URL in one spelling, for comparisons: only host, port, database and the parameter ``currentSchema``. URLs
     that differ only in the scheme or in parameters of SSL give the same text."""
-    host, port, database, parameters = _split_url(url)
+    host, port, database, parameters = _parse_url(url)
     return f"{host}:{port}/{database}?currentSchema={parameters.get('currentSchema', '')}"
 
 
@@ -103,8 +103,8 @@ DEFINITION = ConfigDef(
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Connection URL",
-            normalizer_for_comparison=_normalize_url,
-            may_hold_password=True,
+            normalizer_for_comparison=_normalize_url_for_comparison,
+            is_hidden_in_errors=True,
         ),
         make_sink_config_key(
             "connection.user",
@@ -231,8 +231,8 @@ class PostgresTarget:
     table: str
     """The table's name, without schema and quotes."""
     is_upsert: bool
-    """Whether rows are upserted by ``key_columns``, and not appended."""
-    key_columns: tuple[str, ...]
+    """Whether rows are upserted by ``primary_key_columns``, and not appended."""
+    primary_key_columns: tuple[str, ...]
     """The columns of the primary key; empty for pk.mode=none."""
     is_key_from_record_key: bool
     """Whether the key columns come from the record's key, and not from its value."""
@@ -258,15 +258,15 @@ class PostgresTarget:
 
         :raises ConfigError: when a value is not valid, or values do not fit together; the error names the key.
         """
-        host, port, database, parameters = _split_url(config.required_value(DEFINITION, "connection.url", str))
+        host, port, database, parameters = _parse_url(config.required_value(DEFINITION, "connection.url", str))
         *schema, table = config.required_value(DEFINITION, "table.name.format", str).split(".")
         is_upsert = config.required_value(DEFINITION, "insert.mode", str) == "upsert"
         pk_mode = config.required_value(DEFINITION, "pk.mode", str)
         has_key_columns, has_deletes = pk_mode != "none", config.required_value(DEFINITION, "delete.enabled", bool)
-        key_columns = config.required_value(DEFINITION, "pk.fields", tuple)
+        primary_key_columns = config.required_value(DEFINITION, "pk.fields", tuple)
         if is_upsert and not has_key_columns:
             raise config.make_config_error("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
-        if has_key_columns and not key_columns:
+        if has_key_columns and not primary_key_columns:
             raise config.make_config_error(
                 "pk.fields", f"pk.mode={pk_mode} needs pk.fields: the columns of the primary key"
             )
@@ -283,7 +283,7 @@ class PostgresTarget:
             schema=schema[0] if schema else parameters.get("currentSchema"),
             table=table,
             is_upsert=is_upsert,
-            key_columns=key_columns if has_key_columns else (),
+            primary_key_columns=primary_key_columns if has_key_columns else (),
             is_key_from_record_key=pk_mode == "record_key",
             deletes_on_tombstones=has_deletes,
             creates_missing_table=config.required_value(DEFINITION, "auto.create", bool),
@@ -302,7 +302,7 @@ class PostgresTarget:
         return f"PostgreSQL at {self.host}:{self.port}, database {self.database}"
 
 
-def _split_url(url: str) -> tuple[str, int, str, dict[str, str]]:
+def _parse_url(url: str) -> tuple[str, int, str, dict[str, str]]:
     """Host, port, database and parameters of ``url``.
 
     :raises ValueError: when the URL is not valid; the message never contains a part that may be a password.
@@ -331,11 +331,11 @@ def _split_url(url: str) -> tuple[str, int, str, dict[str, str]]:
     return url_parts.hostname, port, database, parameters
 
 
-def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+def value_combination_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages, by the user's key, about values that are valid alone and invalid together; empty when there are
     none. The server is not asked."""
     try:
         PostgresTarget.of(config)
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     return {}

@@ -33,7 +33,7 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql.types import StructType
 
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.bad_records.dead_letters import DEAD_LETTER_SCHEMA, dead_letter_arrow_batch
+from coterie.spark.bad_records.dead_letters import DEAD_LETTER_SCHEMA, dead_letter_arrow_batch_for_table
 from coterie.spark.bad_records.separator import SeparatedRows
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskCheckpointLineage
@@ -228,23 +228,25 @@ class PostgresWriter:
         """
         session = self._borrow_session()
         try:
-            self._ledger = create_missing_ledger(session, self._target)
+            self._ledger = create_missing_ledger_and_return_name(session, self._target)
             deadline_s = time.monotonic() + EARLIER_SESSIONS_END_TIMEOUT_S
-            while not self._try_store_start_number(session):
+            while not self._try_take_over_or_raise_fenced(session):
                 self._end_earlier_or_leftover_sessions(session, deadline_s)
         except psycopg.Error as error:
-            raise self._make_task_error(error, "the take-over of task " + self._ledger_row_key[0]) from error
+            raise self._flag_changed_tables_and_make_error(
+                error, "the take-over of task " + self._ledger_row_key[0]
+            ) from error
         finally:
             self._roll_back_and_return_session(session)
 
-    def _try_store_start_number(self, session: PostgresSession) -> bool:
-        """Try to store this start in the ledger. True when it is stored and no session of :meth:`_list_sessions_to_end`
-        is left. False when such a session exists, before or after the start was stored, or when the lock of the
-        ledger's row was not available within 1 s.
+    def _try_take_over_or_raise_fenced(self, session: PostgresSession) -> bool:
+        """Try to store this start in the ledger. True when it is stored and no session of
+        :meth:`_list_pids_and_names_to_end` is left. False when such a session exists, before or after the start was
+        stored, or when the lock of the ledger's row was not available within 1 s.
 
         :raises FencedError: when a later start has taken over.
         """
-        if self._list_sessions_to_end(session):
+        if self._list_pids_and_names_to_end(session):
             return False
         statement = (
             f"INSERT INTO {self._ledger} AS l (task, lineage, start, batch) VALUES (%s, %s, %s, -1) "
@@ -259,9 +261,9 @@ class PostgresWriter:
         except errors.LockNotAvailable:
             session.rollback()
             return False
-        return not self._list_sessions_to_end(session)
+        return not self._list_pids_and_names_to_end(session)
 
-    def _list_sessions_to_end(self, session: PostgresSession) -> list[tuple[int, str]]:
+    def _list_pids_and_names_to_end(self, session: PostgresSession) -> list[tuple[int, str]]:
         """The other sessions of this task and lineage on the server, except those of later starts: of each, the process
         id on the server and the application name. Other sessions of this start count, too."""
         statement = (
@@ -273,13 +275,13 @@ class PostgresWriter:
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
     def _end_earlier_or_leftover_sessions(self, session: PostgresSession, deadline_s: float) -> None:
-        """Order the server to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and other
-        sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each.
+        """Order the server to end each session of :meth:`_list_pids_and_names_to_end` (those of earlier starts, and
+        other sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each.
 
         :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed before this call. No session is
             ended then; the message names the sessions that are left.
         """
-        sessions = self._list_sessions_to_end(session)
+        sessions = self._list_pids_and_names_to_end(session)
         if (remaining_s := deadline_s - time.monotonic()) <= 0:
             pids = ", ".join(str(pid) for pid, _ in sessions)
             raise WorldError(
@@ -349,7 +351,7 @@ class PostgresWriter:
         except BaseException as error:
             self._roll_back_and_return_session(session)
             if isinstance(error, psycopg.Error):
-                raise self._make_task_error(
+                raise self._flag_changed_tables_and_make_error(
                     error, f"the writing of batch {batch_id} of task {self._ledger_row_key[0]}"
                 ) from error
             raise
@@ -390,13 +392,13 @@ class PostgresWriter:
         # Spark may compute the rows for longer than one statement may take; each wait for the server is limited.
         session.execute("SET LOCAL statement_timeout = 0")
         self._append_or_upsert_good_rows(session, batch_id, column_names, separated_rows.read_good_rows())
-        if self._dead_letter_table is not None and separated_rows.bad_row_summary.count:
+        if self._dead_letter_table is not None and separated_rows.bad_row_summary_so_far.count:
             columns = ", ".join(quote_name(name) for name in DEAD_LETTER_SCHEMA.names)
             with session.cursor() as cursor:
                 statement = f"COPY {self._dead_letter_table} ({columns}) FROM STDIN (FORMAT csv)"
                 with cursor.copy(statement.encode()) as copy:
                     for arrow_batch in separated_rows.read_bad_rows():
-                        copy.write(to_copy_csv(dead_letter_arrow_batch(arrow_batch, self._lineage.task)))
+                        copy.write(to_copy_csv(dead_letter_arrow_batch_for_table(arrow_batch, self._lineage.task)))
 
     def _append_or_upsert_good_rows(
         self,
@@ -423,17 +425,17 @@ class PostgresWriter:
             f"{UPSERT_TABLE} ({columns}, {f'{DELETED_COLUMN}, ' if has_deletes else ''}{POSITION_COLUMN})",
             arrow_batches,
         )
-        keys = ", ".join(quote_name(name) for name in self._target.key_columns)
+        keys = ", ".join(quote_name(name) for name in self._target.primary_key_columns)
         assignments = ", ".join(
             f"{quote_name(name)} = excluded.{quote_name(name)}"
             for name in column_names
-            if name not in self._target.key_columns
+            if name not in self._target.primary_key_columns
         )
         session.execute(f"SET LOCAL statement_timeout = {self._target.statement_timeout_ms}".encode())
         last_rows_query = f"SELECT DISTINCT ON ({keys}) * FROM {UPSERT_TABLE} ORDER BY {keys}, {POSITION_COLUMN} DESC"
         if has_deletes:
             keys_are_equal = " AND ".join(
-                f"t.{quote_name(name)} = l.{quote_name(name)}" for name in self._target.key_columns
+                f"t.{quote_name(name)} = l.{quote_name(name)}" for name in self._target.primary_key_columns
             )
             session.execute(
                 f"DELETE FROM {self._table} t USING ({last_rows_query}) l WHERE l.{DELETED_COLUMN} AND "
@@ -457,23 +459,25 @@ class PostgresWriter:
         rows_written = 0
         with session.cursor() as cursor, cursor.copy(f"COPY {target_sql} FROM STDIN (FORMAT csv)".encode()) as copy:
             for arrow_batch in arrow_batches:
-                if position := find_first_row_with_null(arrow_batch, self._target.key_columns):
+                if row_and_column := find_first_row_with_null(arrow_batch, self._target.primary_key_columns):
                     raise self._make_row_error(
-                        batch_id, rows_written, position, "is null, and the column is in pk.fields"
+                        batch_id, rows_written, row_and_column, "is null, and the column is in pk.fields"
                     )
                 csv_lines = to_copy_csv(arrow_batch, rows_written if self._target.is_upsert else None)
                 # A byte 0 in the lines can only be this character in text: bytea is written as hexadecimal digits.
-                if b"\0" in csv_lines and (position := find_first_row_with_nul_character(arrow_batch)):
+                if b"\0" in csv_lines and (row_and_column := find_first_row_with_nul_character(arrow_batch)):
                     raise self._make_row_error(
-                        batch_id, rows_written, position, "has the character NUL, which PostgreSQL cannot store"
+                        batch_id, rows_written, row_and_column, "has the character NUL, which PostgreSQL cannot store"
                     )
                 copy.write(csv_lines)
                 rows_written += arrow_batch.num_rows
 
-    def _make_row_error(self, batch_id: int, rows_before: int, position: tuple[int, str], reason: str) -> WorldError:
-        """The error for a row of the batch. ``position``: the row's number in its Arrow record batch, and the column.
-        ``rows_before``: the number of rows in the record batches before."""
-        row, column = position
+    def _make_row_error(
+        self, batch_id: int, rows_before: int, row_and_column: tuple[int, str], reason: str
+    ) -> WorldError:
+        """The error for a row of the batch. ``row_and_column``: the row's number in its Arrow record batch, and the
+        column. ``rows_before``: the number of rows in the record batches before."""
+        row, column = row_and_column
         return WorldError(
             f"{self._target.server_description}: batch {batch_id} of task {self._ledger_row_key[0]}, row "
             f"{rows_before + row} (counted from 0): column {column} {reason}"
@@ -488,31 +492,37 @@ class PostgresWriter:
         :raises WorldError: when a table is missing and must not be created, or the rows do not fit.
         """
         target = self._target
-        check_key_columns_exist(schema, target.key_columns)
+        check_key_columns_exist(schema, target.primary_key_columns)
         self._check_or_create_table(
-            session, self._table, schema, target.key_columns, may_create=target.creates_missing_table
+            session, self._table, schema, target.primary_key_columns, may_create=target.creates_missing_table
         )
         if self._dead_letter_table is not None:
             self._check_or_create_table(session, self._dead_letter_table, DEAD_LETTER_SCHEMA, (), may_create=True)
 
     def _check_or_create_table(
-        self, session: PostgresSession, table: str, schema: StructType, key_columns: Sequence[str], *, may_create: bool
+        self,
+        session: PostgresSession,
+        table: str,
+        schema: StructType,
+        primary_key_columns: Sequence[str],
+        *,
+        may_create: bool,
     ) -> None:
         """Check that rows of ``schema`` fit into ``table`` (a quoted name). If the table is missing and ``may_create``,
-        create it with ``key_columns`` as its primary key.
+        create it with ``primary_key_columns`` as its primary key.
 
         :raises WorldError: when the table is missing and must not be created, or the rows do not fit.
         """
-        if not (columns := read_columns(session, table)):
+        if not (columns := read_columns_if_table_exists(session, table)):
             if not may_create:
                 raise WorldError(
                     f"{self._target.server_description} has no table {table}; create it, or set auto.create=true"
                 )
             session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_TABLE_LOCK_KEY,))
-            if not read_columns(session, table):
-                session.execute(create_table_statement(table, schema, key_columns).encode())
+            if not read_columns_if_table_exists(session, table):
+                session.execute(create_table_statement(table, schema, primary_key_columns).encode())
             session.commit()
-            columns = read_columns(session, table)
+            columns = read_columns_if_table_exists(session, table)
         check_rows_fit(table, columns, schema)
         session.commit()
 
@@ -580,13 +590,13 @@ class PostgresWriter:
             if commit:
                 session.commit()
         except psycopg.Error as error:
-            raise self._make_task_error(
+            raise self._flag_changed_tables_and_make_error(
                 error, f"the commit of batch {batch_id} of task {self._ledger_row_key[0]}"
             ) from error
         finally:
             self._roll_back_and_return_session(session)
 
-    def _make_task_error(self, error: psycopg.Error, operation: str) -> Exception:
+    def _flag_changed_tables_and_make_error(self, error: psycopg.Error, operation: str) -> Exception:
         """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is
         closed. After an error about a changed table, the next batch checks the tables again."""
         if self._closed.is_set():
@@ -596,7 +606,7 @@ class PostgresWriter:
             case errors.DeadlockDetected() | errors.SerializationFailure():
                 return _RolledBackByConflictError(message)
             case errors.InvalidColumnReference() if self._target.is_upsert:
-                keys = ", ".join(self._target.key_columns)
+                keys = ", ".join(self._target.primary_key_columns)
                 return WorldError(
                     f"{self._target.server_description}: table {self._table} has no primary key or unique constraint "
                     f"on ({keys}), the columns in pk.fields; insert.mode=upsert needs one"
@@ -650,7 +660,7 @@ class StagedTransaction:
             self._writer.end_transaction(session, self._batch_id, commit=commit)
 
 
-def read_columns(session: PostgresSession, table: str) -> list[TableColumn]:
+def read_columns_if_table_exists(session: PostgresSession, table: str) -> list[TableColumn]:
     """The columns of ``table`` (a quoted name) in their order; empty when there is no such table."""
     return [
         TableColumn(name=name, type=type_, display_type=display_type, is_value_required=is_value_required)
@@ -675,14 +685,14 @@ def find_quoted_target_schema(session: PostgresSession, target: PostgresTarget) 
     return schema
 
 
-def create_missing_ledger(session: PostgresSession, target: PostgresTarget) -> str:
+def create_missing_ledger_and_return_name(session: PostgresSession, target: PostgresTarget) -> str:
     """Create the ledger table in the schema of the target's table, if it is missing, and return its quoted name with
     the schema. Ends the transaction of ``session``.
 
     :raises WorldError: when the user's search path has no schema.
     """
     ledger = f"{find_quoted_target_schema(session, target)}.{LEDGER_TABLE}"
-    if not read_columns(session, ledger):
+    if not read_columns_if_table_exists(session, ledger):
         session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_TABLE_LOCK_KEY,))
         session.execute(
             f"CREATE TABLE IF NOT EXISTS {ledger} (task text, lineage text, start bigint NOT NULL, "

@@ -56,7 +56,7 @@ _MODE_BY_OLD_KEYS = {
     ("none", True): TombstoneHandling.DELETE_TO_TOMBSTONE,
 }
 """The mode by the values of the two older keys. ``none`` without dropped tombstones has no mode:
-:func:`_key_conflict_errors` rejects it."""
+:func:`_tombstone_handling_conflict_errors` rejects it."""
 DELETED_COLUMN = "__deleted"
 """The name of the column that the modes ``rewrite`` and ``rewrite-with-tombstone`` add: ``true`` for a deletion, else
 ``false``."""
@@ -77,7 +77,7 @@ def _tombstone_handling(settings: PrefixedConfig) -> TombstoneHandling:
     return _MODE_BY_OLD_KEYS[old_mode or "drop", True if drops_tombstones is None else drops_tombstones]
 
 
-def _key_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
+def _tombstone_handling_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
     """An error, by key, if a config sets keys that contradict each other: ``delete.tombstone.handling.mode`` together
     with one of the two older keys that it replaces (``delete.handling.mode`` and ``drop.tombstones``); or
     ``delete.handling.mode=none`` with ``drop.tombstones=false``, because each deletion would give two tombstones."""
@@ -99,7 +99,7 @@ def _key_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
     return {}
 
 
-def _added_fields(settings: PrefixedConfig, name: str) -> list[tuple[list[str], str]]:
+def _paths_and_new_names_to_add(settings: PrefixedConfig, name: str) -> list[tuple[list[str], str]]:
     """The fields that the config key ``name`` (``add.fields`` or ``add.headers``) lists. Each field is a pair: the path
     of the field in the event, and the name of the new column or header, with the configured prefix."""
     prefix = settings.required_value(EXTRACT_NEW_RECORD_STATE.definition, f"{name}.prefix", str)
@@ -110,7 +110,7 @@ def _added_fields(settings: PrefixedConfig, name: str) -> list[tuple[list[str], 
     return paths_and_names
 
 
-def _find_event_field(event_fields: dict[str, DataType], path: list[str]) -> Column:
+def _event_or_source_field_or_raise(event_fields: dict[str, DataType], path: list[str]) -> Column:
     """The field of the event at ``path``. If ``path`` is one name that only the event's struct ``source`` has, it is
     that field of ``source``. ``event_fields``: the types of the event's fields, by name.
 
@@ -170,9 +170,9 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
         new_fields[DELETED_COLUMN] = F.when(~was_tombstone, is_delete.cast("string"))
     headers = []
     for name in ("add.fields", "add.headers"):
-        for path, new_name in _added_fields(settings, name):
+        for path, new_name in _paths_and_new_names_to_add(settings, name):
             try:
-                field_column = _find_event_field(event_fields, path)
+                field_column = _event_or_source_field_or_raise(event_fields, path)
             except ValueError as error:
                 raise settings.make_config_error(name, str(error)) from error
             if name == "add.fields":
@@ -199,7 +199,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
 
 EXTRACT_NEW_RECORD_STATE = TransformType(
     short_class_name="ExtractNewRecordState",
-    package="io.debezium.transforms",
+    java_package="io.debezium.transforms",
     keys=(
         make_transform_config_key(
             TOMBSTONE_HANDLING_MODE,
@@ -243,6 +243,6 @@ EXTRACT_NEW_RECORD_STATE = TransformType(
         ),
     ),
     apply=_apply_extract_new_record_state,
-    value_errors=_key_conflict_errors,
+    value_combination_errors=_tombstone_handling_conflict_errors,
     uses_headers=lambda settings: bool(split_list(settings.config.get(settings.user_key("add.headers"), ""))),
 )

@@ -39,7 +39,7 @@ from coterie.spark.smt.transform_type import (
     field_types,
     make_transform_config_key,
     name_list_error,
-    primitive_column_name,
+    non_struct_column_name_or_none,
     replace_all_fields,
     require_columns,
 )
@@ -112,7 +112,7 @@ def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> 
     """Cast: change the types of fields, or of a key or value that is not a struct."""
     spec = parse_cast_spec(settings.required_value(CAST.definition, "spec", str))
     if "" in spec:
-        name = primitive_column_name(rows, side)
+        name = non_struct_column_name_or_none(rows, side)
         if name is None:
             raise ValueError(f"{spec['']!r} is not column:type, but the {side.value.lower()} is a struct")
         return rows.withColumn(name, _cast_column(exact_column(name), column_type(rows, name), spec[""]))
@@ -127,7 +127,7 @@ def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> 
 
 CAST = TransformType(
     short_class_name="Cast",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
@@ -186,7 +186,7 @@ def _apply_insert_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
 
 INSERT_FIELD = TransformType(
     short_class_name="InsertField",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         *(
@@ -210,7 +210,7 @@ INSERT_FIELD = TransformType(
         REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_apply_insert_field,
-    value_errors=_insert_field_errors,
+    value_combination_errors=_insert_field_errors,
 )
 
 # -- ReplaceField -----------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def _apply_replace_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
 
 REPLACE_FIELD = TransformType(
     short_class_name="ReplaceField",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
@@ -356,7 +356,7 @@ def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfi
 
 MASK_FIELD = TransformType(
     short_class_name="MaskField",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
@@ -394,7 +394,7 @@ def _apply_value_to_key(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
 
 VALUE_TO_KEY = TransformType(
     short_class_name="ValueToKey",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
             "fields",
@@ -416,14 +416,14 @@ def _apply_hoist_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConf
         return rows.withColumn(
             MetadataColumn.KEY.value, F.struct(required_metadata_column(rows, MetadataColumn.KEY).alias(name))
         )
-    if (value_column := primitive_column_name(rows, side)) is not None:
+    if (value_column := non_struct_column_name_or_none(rows, side)) is not None:
         return replace_all_fields(rows, side, {name: exact_column(value_column)})
     return replace_all_fields(rows, side, {name: F.struct(*map(exact_column, visible_column_names(rows)))})
 
 
 HOIST_FIELD = TransformType(
     short_class_name="HoistField",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
@@ -476,7 +476,7 @@ def _apply_extract_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
 
 EXTRACT_FIELD = TransformType(
     short_class_name="ExtractField",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key("field", "The column that becomes the value.", "Column", validator=blank_value_error),
@@ -493,14 +493,14 @@ EXTRACT_FIELD = TransformType(
 )
 
 
-def _innermost_fields(prefix: str, value: Column, type_: DataType, delimiter: str) -> dict[str, Column]:
+def _innermost_fields_by_flat_name(prefix: str, value: Column, type_: DataType, delimiter: str) -> dict[str, Column]:
     """The innermost fields of ``value``, a column of the type ``type_``, by flat name: the names of all levels after
     ``prefix``, joined by ``delimiter``. If ``value`` is not a struct, ``value`` itself under the name ``prefix``."""
     if not isinstance(type_, StructType):
         return {prefix: value}
     fields_by_name: dict[str, Column] = {}
     for field in type_.fields:
-        fields_by_name |= _innermost_fields(
+        fields_by_name |= _innermost_fields_by_flat_name(
             f"{prefix}{delimiter}{field.name}", value[field.name], field.dataType, delimiter
         )
     return fields_by_name
@@ -511,7 +511,7 @@ def _apply_flatten(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) 
     delimiter = settings.required_value(FLATTEN.definition, "delimiter", str)
     columns, flat_fields = field_columns(rows, side), list[tuple[str, Column]]()
     for name, type_ in field_types(rows, side).items():
-        flat_fields += _innermost_fields(name, columns[name], type_, delimiter).items()
+        flat_fields += _innermost_fields_by_flat_name(name, columns[name], type_, delimiter).items()
     names = [name for name, _ in flat_fields]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two columns would have the name {', '.join(repeated)}")
@@ -520,7 +520,7 @@ def _apply_flatten(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) 
 
 FLATTEN = TransformType(
     short_class_name="Flatten",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(make_transform_config_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
     apply=_apply_flatten,
@@ -602,17 +602,19 @@ def _apply_timestamp_converter(rows: DataFrame, side: KeyOrValue, settings: Pref
         for name_ in ("field", "target.type", "format", "unix.precision")
     )
 
-    def convert(value: Column, type_: DataType) -> Column:
+    def convert_to_target_type(value: Column, type_: DataType) -> Column:
         return _from_timestamp(_to_timestamp(value, type_, format_, precision), target, format_, precision)
 
     if not name:
-        value_column = primitive_column_name(rows, side)
+        value_column = non_struct_column_name_or_none(rows, side)
         if value_column is None:
             raise ValueError(f"set field to the name of a field: the {side.value.lower()} is a struct")
-        return rows.withColumn(value_column, convert(exact_column(value_column), column_type(rows, value_column)))
+        return rows.withColumn(
+            value_column, convert_to_target_type(exact_column(value_column), column_type(rows, value_column))
+        )
     types_by_name, columns = field_types(rows, side), field_columns(rows, side)
     require_columns([name], types_by_name)
-    return replace_all_fields(rows, side, columns | {name: convert(columns[name], types_by_name[name])})
+    return replace_all_fields(rows, side, columns | {name: convert_to_target_type(columns[name], types_by_name[name])})
 
 
 def _target_type_error(value: str) -> str | None:
@@ -624,7 +626,7 @@ def _target_type_error(value: str) -> str | None:
 
 TIMESTAMP_CONVERTER = TransformType(
     short_class_name="TimestampConverter",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
@@ -644,14 +646,14 @@ TIMESTAMP_CONVERTER = TransformType(
         REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_apply_timestamp_converter,
-    value_errors=_missing_format_errors,
+    value_combination_errors=_missing_format_errors,
 )
 
 # -- SetSchemaMetadata ------------------------------------------------------------------------------------------------
 
 SET_SCHEMA_METADATA = TransformType(
     short_class_name="SetSchemaMetadata",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(

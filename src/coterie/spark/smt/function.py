@@ -14,7 +14,7 @@ from coterie.spark.extras import missing_extra_message
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.smt.transform_type import KeyOrValue, TransformType, make_transform_config_key
-from coterie.spark.user_code import function_name_error, load_function
+from coterie.spark.user_code import function_name_error, load_allowed_function
 
 BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A user's function: it receives the Arrow batches of one Spark partition, and returns the Arrow batches that replace
@@ -28,7 +28,7 @@ def _apply_function(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig)
         raise ValueError(missing_message)
     definition = FUNCTION.definition
     function_name = settings.required_value(definition, "function", str)
-    function = load_function(rows.sparkSession, function_name)
+    function = load_allowed_function(rows.sparkSession, function_name)
     try:
         schema = cast(StructType, StructType.fromDDL(settings.required_value(definition, "schema", str)))
     except PySparkException as error:
@@ -50,7 +50,7 @@ def _with_columns_checked_and_cast(
     The inner function is sent to Python processes by value, so Coterie need not be installed in their Python.
     """
 
-    def call_and_check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def call_check_and_cast(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in function(batches):
             if sorted(batch.schema.names) != sorted(expected_schema.names):
                 returned_names, expected_names = ", ".join(batch.schema.names), ", ".join(expected_schema.names)
@@ -61,12 +61,12 @@ def _with_columns_checked_and_cast(
             columns = [batch.column(field.name).cast(field.type) for field in expected_schema]
             yield type(batch).from_arrays(columns, schema=expected_schema)
 
-    return call_and_check
+    return call_check_and_cast
 
 
 FUNCTION = TransformType(
     short_class_name="Function",
-    package=None,
+    java_package=None,
     keys=(
         make_transform_config_key(
             "function",

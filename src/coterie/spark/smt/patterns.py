@@ -4,7 +4,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 
-def whole_match_pattern(spark: SparkSession, regex: str) -> str:
+def checked_whole_match_pattern(spark: SparkSession, regex: str) -> str:
     """A regular expression that a search in a text (Spark's ``rlike``) finds only if ``regex`` matches the whole text.
 
     :raises ValueError: when ``regex`` is not a valid Java regular expression.

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses, blank_value_error
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, has_metadata_column, required_metadata_column
-from coterie.spark.smt.patterns import whole_match_pattern
+from coterie.spark.smt.patterns import checked_whole_match_pattern
 from coterie.spark.smt.transform_type import make_transform_config_key
 
 CONNECT_PREDICATES_PACKAGE = "org.apache.kafka.connect.transforms.predicates"
@@ -43,7 +43,9 @@ class PredicateType:
 
 def _topic_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     pattern = settings.required_value(TOPIC_NAME_MATCHES.definition, "pattern", str)
-    return required_metadata_column(rows, MetadataColumn.TOPIC).rlike(whole_match_pattern(rows.sparkSession, pattern))
+    return required_metadata_column(rows, MetadataColumn.TOPIC).rlike(
+        checked_whole_match_pattern(rows.sparkSession, pattern)
+    )
 
 
 TOPIC_NAME_MATCHES = PredicateType(
@@ -89,6 +91,6 @@ PREDICATE_TYPE_BY_NAME: Mapping[str, PredicateType] = {
 PREDICATE_TYPE_VALIDATOR = OneOfPluginClasses(
     tuple(kind.name for kind in PREDICATE_TYPES),
     interface_name="Predicate",
-    other_names=frozenset(PREDICATE_TYPE_BY_NAME),
+    also_accepted_names=frozenset(PREDICATE_TYPE_BY_NAME),
 )
 """The validator of a predicate's key ``type``."""

@@ -7,7 +7,7 @@ from coterie.config.definition import Type, blank_value_error, one_of
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import HEADERS_TYPE, MetadataColumn, required_metadata_column
 from coterie.spark.smt.fields import CONNECT_TRANSFORMS_PACKAGE
-from coterie.spark.smt.patterns import whole_match_pattern
+from coterie.spark.smt.patterns import checked_whole_match_pattern
 from coterie.spark.smt.transform_type import (
     REPLACE_NULL_WITH_DEFAULT,
     ErrorsByKey,
@@ -29,7 +29,7 @@ def _always_uses_headers(settings: PrefixedConfig) -> bool:
     return True
 
 
-def headers_or_empty(rows: DataFrame) -> Column:
+def headers_or_empty_if_null(rows: DataFrame) -> Column:
     """The column with the headers of each row; an empty array instead of null.
 
     :raises ValueError: when the rows have no metadata column for headers.
@@ -50,7 +50,7 @@ def append_headers(rows: DataFrame, headers: list[Column]) -> DataFrame:
     if not headers:
         return rows
     return rows.withColumn(
-        MetadataColumn.HEADERS.value, F.concat(headers_or_empty(rows), F.array(*headers).cast(HEADERS_TYPE))
+        MetadataColumn.HEADERS.value, F.concat(headers_or_empty_if_null(rows), F.array(*headers).cast(HEADERS_TYPE))
     )
 
 
@@ -78,7 +78,7 @@ def _apply_header_from(rows: DataFrame, side: KeyOrValue, settings: PrefixedConf
 
 HEADER_FROM = TransformType(
     short_class_name="HeaderFrom",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
@@ -97,7 +97,7 @@ HEADER_FROM = TransformType(
         REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_apply_header_from,
-    value_errors=_header_count_errors,
+    value_combination_errors=_header_count_errors,
     uses_headers=_always_uses_headers,
 )
 
@@ -109,7 +109,7 @@ def _apply_insert_header(rows: DataFrame, side: KeyOrValue, settings: PrefixedCo
 
 INSERT_HEADER = TransformType(
     short_class_name="InsertHeader",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key("header", "The header's name.", "Header", validator=blank_value_error),
         make_transform_config_key("value.literal", "The header's value.", "Value", validator=blank_value_error),
@@ -121,13 +121,13 @@ INSERT_HEADER = TransformType(
 
 def _apply_drop_headers(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     names = list(settings.required_value(DROP_HEADERS.definition, "headers", tuple))
-    kept_headers = F.filter(headers_or_empty(rows), lambda header: ~header["key"].isin(names))
+    kept_headers = F.filter(headers_or_empty_if_null(rows), lambda header: ~header["key"].isin(names))
     return rows.withColumn(MetadataColumn.HEADERS.value, kept_headers)
 
 
 DROP_HEADERS = TransformType(
     short_class_name="DropHeaders",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
             "headers",
@@ -148,7 +148,7 @@ def _apply_regex_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
     """RegexRouter: a topic that ``regex`` matches as a whole becomes ``replacement``; other topics stay."""
     definition, topic = REGEX_ROUTER.definition, required_metadata_column(rows, MetadataColumn.TOPIC)
     try:
-        pattern = whole_match_pattern(rows.sparkSession, settings.required_value(definition, "regex", str))
+        pattern = checked_whole_match_pattern(rows.sparkSession, settings.required_value(definition, "regex", str))
     except ValueError as error:
         raise settings.make_config_error("regex", str(error)) from error
     return rows.withColumn(
@@ -159,7 +159,7 @@ def _apply_regex_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedCon
 
 REGEX_ROUTER = TransformType(
     short_class_name="RegexRouter",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
             "regex", "Java regular expression for the whole topic.", "Regular expression", validator=blank_value_error
@@ -189,7 +189,7 @@ def _apply_timestamp_router(rows: DataFrame, side: KeyOrValue, settings: Prefixe
 
 TIMESTAMP_ROUTER = TransformType(
     short_class_name="TimestampRouter",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
             "topic.format", "The new topic.", "Topic", default="${topic}-${timestamp}", validator=blank_value_error
@@ -221,7 +221,7 @@ def _apply_filter(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -
 
 FILTER = TransformType(
     short_class_name="Filter",
-    package=CONNECT_TRANSFORMS_PACKAGE,
+    java_package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
         make_transform_config_key(
             "condition",
@@ -232,7 +232,7 @@ FILTER = TransformType(
         ),
     ),
     apply=_apply_filter,
-    value_errors=_missing_condition_errors,
+    value_combination_errors=_missing_condition_errors,
 )
 
 TRANSFORM_TYPES = (HEADER_FROM, INSERT_HEADER, DROP_HEADERS, REGEX_ROUTER, TIMESTAMP_ROUTER, FILTER)

@@ -16,7 +16,7 @@ ALL_TRANSFORM_TYPES = (
 )
 """All types of transforms that Coterie has."""
 TYPE_AND_SIDE_BY_NAME: Mapping[str, tuple[TransformType, KeyOrValue]] = {
-    name: (kind, side) for kind in ALL_TRANSFORM_TYPES for name, side in kind.side_by_config_name().items()
+    name: (kind, side) for kind in ALL_TRANSFORM_TYPES for name, side in kind.side_by_accepted_name().items()
 }
 """By each name that a config can give in ``transforms.<alias>.type``: the type of transform, and the side that the name
 means."""
@@ -58,5 +58,5 @@ class TransformTypeValidator(OneOfPluginClasses):
 TRANSFORM_TYPE_VALIDATOR = TransformTypeValidator(
     tuple(sorted(kind.short_class_name for kind in ALL_TRANSFORM_TYPES)),
     interface_name="Transformation",
-    other_names=frozenset(TYPE_AND_SIDE_BY_NAME),
+    also_accepted_names=frozenset(TYPE_AND_SIDE_BY_NAME),
 )

@@ -51,13 +51,13 @@ def _apply_query(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) ->
     # The view is in the session of this task only, so it cannot replace the view of another task.
     without_metadata_columns(rows).createOrReplaceTempView(SOURCE_VIEW)
     try:
-        resolved_plan = _resolve_query(rows.sparkSession, query)
-        return _plan_to_dataframe(rows.sparkSession, _apply_plan_to_rows(rows, resolved_plan))
+        resolved_plan = _resolve_query_plan(rows.sparkSession, query)
+        return _plan_to_dataframe(rows.sparkSession, _replace_view_in_plan_by_rows(rows, resolved_plan))
     finally:
         rows.sparkSession.catalog.dropTempView(SOURCE_VIEW)
 
 
-def _resolve_query(spark: SparkSession, query: str) -> Any:
+def _resolve_query_plan(spark: SparkSession, query: str) -> Any:
     """Spark's resolved plan of the query, which is not executed."""
     session, jvm = spark._jsparkSession, spark._jvm
     assert jvm is not None
@@ -74,7 +74,7 @@ def _plan_to_dataframe(spark: SparkSession, plan: Any) -> DataFrame:
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
-def _apply_plan_to_rows(rows: DataFrame, plan: Any) -> Any:
+def _replace_view_in_plan_by_rows(rows: DataFrame, plan: Any) -> Any:
     """The plan that applies the nodes of ``plan``, the resolved plan of a query over the view ``source``, to ``rows``,
     and keeps the metadata columns of ``rows``.
 
@@ -82,13 +82,13 @@ def _apply_plan_to_rows(rows: DataFrame, plan: Any) -> Any:
     """
     metadata_columns = metadata_column_names(rows)
     built_plan = rows._jdf.queryExecution().analyzed()
-    nodes = list(_nodes_above_view(plan))
+    nodes = list(_checked_nodes_above_view(plan))
     for node in reversed(nodes):
-        built_plan = _replace_child_keeping_metadata(rows.sparkSession, node, built_plan, metadata_columns)
+        built_plan = _with_child_and_metadata_columns(rows.sparkSession, node, built_plan, metadata_columns)
     return built_plan
 
 
-def _nodes_above_view(plan: Any) -> Iterator[Any]:
+def _checked_nodes_above_view(plan: Any) -> Iterator[Any]:
     """The nodes of ``plan`` above the view ``source``, from the top. Aliases of subqueries in FROM are left out: they
     have no effect, because the plan is already resolved.
 
@@ -121,7 +121,7 @@ def _nodes_above_view(plan: Any) -> Iterator[Any]:
         plan = plan.child()
 
 
-def _replace_child_keeping_metadata(spark: SparkSession, node: Any, child: Any, metadata_columns: list[str]) -> Any:
+def _with_child_and_metadata_columns(spark: SparkSession, node: Any, child: Any, metadata_columns: list[str]) -> Any:
     """The plan ``node`` with ``child`` as its only child. A projection also keeps the columns with the names
     ``metadata_columns``."""
     jvm = spark._jvm
@@ -138,7 +138,7 @@ def _replace_child_keeping_metadata(spark: SparkSession, node: Any, child: Any, 
 
 SQL = TransformType(
     short_class_name="Sql",
-    package=None,
+    java_package=None,
     keys=(
         make_transform_config_key(
             "query", "SELECT … FROM source, over each row.", "Query", validator=blank_value_error

@@ -14,7 +14,7 @@ from coterie.spark.record_columns import (
     PREDICATE_MATCHES_COLUMN,
     MetadataColumn,
     exact_column,
-    is_metadata_column_name,
+    is_known_metadata_column_name,
     metadata_column_names,
     required_metadata_column,
     visible_column_names,
@@ -37,7 +37,8 @@ rows after the transform."""
 
 
 def return_no_errors(settings: PrefixedConfig) -> ErrorsByKey:
-    """The :attr:`TransformType.value_errors` of a type whose values are valid in any combination: no errors."""
+    """The :attr:`TransformType.value_combination_errors` of a type whose values are valid in any combination: no
+    errors."""
     return {}
 
 
@@ -47,7 +48,7 @@ class TransformType:
 
     short_class_name: str
     """The name of the class, without the package and without the suffix for the side (``$Key``, ``$Value``)."""
-    package: str | None
+    java_package: str | None
     """The package of the Java class that has this name and these keys; None for Coterie's own transforms."""
     keys: tuple[ConfigKey, ...]
     """The config keys, without the prefix ``transforms.<alias>.``."""
@@ -60,7 +61,7 @@ class TransformType:
     """Whether the transform can have the keys ``predicate`` and ``negate``."""
     uses_headers: Callable[[PrefixedConfig], bool] = lambda settings: False
     """Whether the transform with this config uses the headers of records."""
-    value_errors: Callable[[PrefixedConfig], ErrorsByKey] = return_no_errors
+    value_combination_errors: Callable[[PrefixedConfig], ErrorsByKey] = return_no_errors
     """Returns the errors, by the user's key, of values that are valid alone and invalid together."""
 
     @property
@@ -70,21 +71,21 @@ class TransformType:
     def class_names_by_side(self) -> Mapping[KeyOrValue, str]:
         """The complete names of the classes of this type, by side; one class if there are no sides."""
         sides = KeyOrValue if self.has_key_and_value_classes else (KeyOrValue.VALUE,)
-        package = "" if self.package is None else f"{self.package}."
+        java_package = "" if self.java_package is None else f"{self.java_package}."
         return {
-            side: f"{package}{self.short_class_name}{f'${side.value}' if self.has_key_and_value_classes else ''}"
+            side: f"{java_package}{self.short_class_name}{f'${side.value}' if self.has_key_and_value_classes else ''}"
             for side in sides
         }
 
-    def side_by_config_name(self) -> Mapping[str, KeyOrValue]:
+    def side_by_accepted_name(self) -> Mapping[str, KeyOrValue]:
         """Every name of this type in configs, with the side that it means. The name without ``$`` means the value."""
         side_by_short_name = {self.short_class_name: KeyOrValue.VALUE}
         if self.has_key_and_value_classes:
             side_by_short_name |= {f"{self.short_class_name}${side.value}": side for side in KeyOrValue}
-        if self.package is None:
+        if self.java_package is None:
             return side_by_short_name
         side_by_java_name = {
-            f"{self.package}.{name}": side
+            f"{self.java_package}.{name}": side
             for name, side in side_by_short_name.items()
             if self.has_key_and_value_classes == ("$" in name)
         }
@@ -102,7 +103,7 @@ def make_transform_config_key(
     validator: Validator | None = None,
 ) -> ConfigKey:
     """A config key of a transform or predicate, with ``label`` as the key's name in a form. The key's group and order
-    in a form are set by :func:`coterie.spark.transforms.transforms_definition`."""
+    in a form are set by :func:`coterie.spark.transforms.transforms_and_predicates_definition`."""
     return ConfigKey(
         name=name,
         type=type_,
@@ -140,7 +141,7 @@ def column_type(rows: DataFrame, name: str) -> DataType:
     return next(field.dataType for field in rows.schema.fields if field.name == name)
 
 
-def primitive_column_name(rows: DataFrame, side: KeyOrValue) -> str | None:
+def non_struct_column_name_or_none(rows: DataFrame, side: KeyOrValue) -> str | None:
     """The name of the column that contains a whole key or value which is not a struct; None when that side has fields.
 
     A value is not a struct when ``value`` is the only visible column and its type is not a struct, as StringConverter
@@ -162,7 +163,9 @@ def field_types(rows: DataFrame, side: KeyOrValue) -> dict[str, DataType]:
     :raises ValueError: when ``side`` is the key, and the key is not a struct or the rows have no key.
     """
     if side is KeyOrValue.VALUE:
-        return {field.name: field.dataType for field in rows.schema.fields if not is_metadata_column_name(field.name)}
+        return {
+            field.name: field.dataType for field in rows.schema.fields if not is_known_metadata_column_name(field.name)
+        }
     required_metadata_column(rows, MetadataColumn.KEY)
     type_ = column_type(rows, MetadataColumn.KEY.value)
     if not isinstance(type_, StructType):

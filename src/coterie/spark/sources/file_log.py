@@ -28,17 +28,17 @@ GLOB_CHARACTERS = frozenset("{}[]*?\\")
 """The characters that have a meaning in a glob pattern (``*.csv``) of Hadoop."""
 
 
-def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
+def planned_files_of_all_tasks(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
     """The local paths of the files that are planned for batch ``batch_id``, sorted. They include the files that other
     tasks read: each task's source lists the whole folder.
 
     :raises OSError: when a file of the checkpoint cannot be read, for example because the batch is not planned.
     """
-    return tuple(sorted(set(map(to_local_path, planned_file_uris(checkpoint, batch_id)))))
+    return tuple(sorted(set(map(to_local_path, planned_file_uris_of_all_tasks(checkpoint, batch_id)))))
 
 
-def planned_file_uris(checkpoint: Path, batch_id: int) -> frozenset[str]:
-    """The URIs of the files of :func:`planned_files`, as Spark wrote them. Raises its errors."""
+def planned_file_uris_of_all_tasks(checkpoint: Path, batch_id: int) -> frozenset[str]:
+    """The URIs of the files of :func:`planned_files_of_all_tasks`, as Spark wrote them. Raises its errors."""
     log_folder = checkpoint / "sources" / "0"
     first_number = _last_entry_number_of_batch(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
     uris: set[str] = set()
@@ -47,7 +47,7 @@ def planned_file_uris(checkpoint: Path, batch_id: int) -> frozenset[str]:
     return frozenset(uris)
 
 
-def files_already_read(checkpoint: Path) -> Positions:
+def files_of_committed_batches(checkpoint: Path) -> Positions:
     """The files of all committed batches: modification time in ms since the Unix epoch, by URI, both as Spark wrote
     them. The files include those that other tasks read."""
     offset = last_committed_source_offset(checkpoint)

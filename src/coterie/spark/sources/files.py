@@ -55,13 +55,13 @@ from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, SPA
 from coterie.spark.sources.file_log import (
     missing_paths,
     paths_with_glob_characters,
-    planned_file_uris,
-    planned_files,
+    planned_file_uris_of_all_tasks,
+    planned_files_of_all_tasks,
     to_local_path,
     to_spark_file_uri,
 )
 from coterie.spark.sources.folder_size import FolderSizeReporter
-from coterie.spark.sources.offset_values import check_partition_fields, parse_whole_number_offset
+from coterie.spark.sources.offset_values import parse_whole_number_offset, require_exact_partition_fields
 from coterie.spark.transforms import first_message_line
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
@@ -193,7 +193,7 @@ class FileSource:
     """The folder: the value of ``source.path``."""
     columns_ddl: str | None
     """The value of ``schema``, column definitions as in CREATE TABLE; None for the format text."""
-    batch_limit_option: Mapping[str, str]
+    batch_limit_option_by_name: Mapping[str, str]
     """The one option of Spark that limits a batch, by files or by bytes: its value by its name."""
     reader_options: Mapping[str, str]
     """The user's options of Spark's file source."""
@@ -240,7 +240,7 @@ class FileSource:
             if not cls.keys_to_infer(config):
                 configured_columns(spark, config)
         except ConfigError as error:
-            errors |= error.errors_as_lists
+            errors |= error.errors_as_new_lists
         format_ = config.required_value(DEFINITION, "format", str)
         is_tolerant = config.config.get(TOLERANCE_KEY, "").strip() == "all"
         reserved_options = RESERVED_OPTIONS | (
@@ -307,7 +307,7 @@ class FileSource:
         for offset in offsets:
             if offset.partition is None and offset.offset is None:
                 continue  # As Connect's file source: there is nothing to remove.
-            path = check_partition_fields(offset, _PARTITION_KEY)[_PARTITION_KEY]
+            path = require_exact_partition_fields(offset, _PARTITION_KEY)[_PARTITION_KEY]
             modified_ms = parse_whole_number_offset(offset, _OFFSET_KEY, maximum=MAX_FILE_AGE_DAYS * 24 * 3600 * 1000)
             if not isinstance(path, str) or not path.startswith(f"{folder}/") or os.path.normpath(path) != path:
                 raise OffsetsRefusedError(
@@ -326,7 +326,7 @@ class FileSource:
             format=format_,
             path=config.required_value(DEFINITION, "path", str),
             columns_ddl=None if format_ == "text" else config.required_value(REQUIRED_SCHEMA, "schema", str),
-            batch_limit_option={"maxFilesPerTrigger": str(files_limit)}
+            batch_limit_option_by_name={"maxFilesPerTrigger": str(files_limit)}
             if bytes_limit is None
             else {"maxBytesPerTrigger": str(bytes_limit)},
             reader_options=config.values_under_prefix(OPTION_PREFIX),
@@ -340,30 +340,30 @@ class FileSource:
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         """The stream of the files that the split assigns to this task (:meth:`Source.read`). The user's options replace
         the defaults that are set here."""
-        defaults = {"maxFileAge": f"{MAX_FILE_AGE_DAYS}d", **self.batch_limit_option}
+        defaults = {"maxFileAge": f"{MAX_FILE_AGE_DAYS}d", **self.batch_limit_option_by_name}
         schema = self.schema(spark)
-        if has_lines := self.format in LINE_FORMATS:
+        if is_line_format := self.format in LINE_FORMATS:
             defaults["mode"] = "FAILFAST"
-        if has_lines and self.tolerates_bad_records:
+        if is_line_format and self.tolerates_bad_records:
             defaults |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED_LINE_COLUMN}
             schema = StructType([*schema.fields, StructField(_MALFORMED_LINE_COLUMN, StringType())])
         if any(key.lower() == "header" and value.lower() == "true" for key, value in self.reader_options.items()):
             defaults["enforceSchema"] = "false"
-        self._folder_size_reporter.warn_if_large(self.path)
+        self._folder_size_reporter.warn_if_many_files(self.path)
         reader = spark.readStream.format(self.format).schema(schema)
         rows = reader.options(**defaults).options(**self.reader_options).load(self.path)
         rows = rows.where(self._is_of_this_task_sql("_metadata.file_path"))
-        return self._with_error_columns(rows, has_lines=has_lines) if self.tolerates_bad_records else rows
+        return self._with_error_columns(rows, is_line_format=is_line_format) if self.tolerates_bad_records else rows
 
-    def _with_error_columns(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
+    def _with_error_columns(self, rows: DataFrame, *, is_line_format: bool) -> DataFrame:
         """``rows`` with the error columns (hidden columns with the record as it was read and with its error) in place
-        of the column :data:`_MALFORMED_LINE_COLUMN`. ``has_lines``: whether ``rows`` has this column; then a malformed
-        line is an error, and its original record contains the line's text. Without it no row has an error."""
+        of the column :data:`_MALFORMED_LINE_COLUMN`. ``is_line_format``: whether ``rows`` has this column; then a
+        malformed line is an error, and its original record contains the line's text. Without it no row has an error."""
         columns = [exact_column(name) for name in rows.columns if name != _MALFORMED_LINE_COLUMN]
         file_uri = F.col("_metadata.file_path")
         text = F.col("value") if self.format == "text" else F.to_json(F.struct(*columns))
         error = F.lit(None)
-        if has_lines:
+        if is_line_format:
             malformed = F.col(_MALFORMED_LINE_COLUMN)
             text = F.coalesce(malformed, text)
             reason = f" is not {self.format.upper()} with the columns of the schema"
@@ -390,8 +390,8 @@ class FileSource:
         size_bytes = rows = 0
         for path in self._planned_files_of_this_task(checkpoint, batch_id):
             try:
-                size_bytes += self._decompressed_size_bytes(path)
-                rows += self._footer_row_count(path)
+                size_bytes += self._estimate_decompressed_size_bytes(path)
+                rows += self._footer_row_count_or_zero(path)
             except FileNotFoundError:
                 continue  # check_after_read fails the batch.
             except (OSError, pa.ArrowException):
@@ -411,10 +411,10 @@ class FileSource:
         that is compressed as a whole or whose records may contain line breaks; and Spark divides Avro, ORC and Parquet
         files by their compressed size."""
         paths = self._planned_files_of_this_task(checkpoint, batch_id)
-        if not self._has_multiline_records and not any(map(self._is_larger_in_memory, paths)):
+        if not self._has_multiline_records and not any(map(self._is_assumed_larger_in_memory, paths)):
             return True
         try:
-            return sum(map(self._decompressed_size_bytes, paths)) <= 2 * SPARK_PARTITION_BYTES_MAX
+            return sum(map(self._estimate_decompressed_size_bytes, paths)) <= 2 * SPARK_PARTITION_BYTES_MAX
         except OSError:
             return False  # check_after_read fails the batch, or Spark reports the error in the file.
 
@@ -426,24 +426,24 @@ class FileSource:
             for name, value in self.reader_options.items()
         )
 
-    def _is_larger_in_memory(self, path: str) -> bool:
+    def _is_assumed_larger_in_memory(self, path: str) -> bool:
         """Whether the rows of the file ``path`` are assumed to be much larger in memory than in the file: by the
         format, or by the end of the file's name."""
         return self.format in ("avro", "orc", "parquet") or path.endswith(_COMPRESSED_SUFFIXES)
 
-    def _decompressed_size_bytes(self, path: str) -> int:
+    def _estimate_decompressed_size_bytes(self, path: str) -> int:
         """The approximate size of a file's rows after decompression, in bytes.
 
         :raises FileNotFoundError: when the file was deleted.
         :raises OSError: when the file cannot be read.
         """
         size_bytes = os.stat(path).st_size
-        if not self._is_larger_in_memory(path):
+        if not self._is_assumed_larger_in_memory(path):
             return size_bytes
         assumed_bytes = size_bytes * DECOMPRESSION_FACTOR
         return max(assumed_bytes, _size_in_gzip_trailer(path)) if path.endswith(".gz") else assumed_bytes
 
-    def _footer_row_count(self, path: str) -> int:
+    def _footer_row_count_or_zero(self, path: str) -> int:
         """The number of rows of a file according to its footer; 0 for formats without a footer.
 
         :raises OSError, pa.ArrowException: when the footer cannot be read.
@@ -463,8 +463,8 @@ class FileSource:
         :raises WorldError: when a path contains a character of a glob pattern: Spark would read files of the batch
             twice.
         """
-        self._folder_size_reporter.warn_if_large(self.path)
-        if paths := paths_with_glob_characters(planned_files(checkpoint, batch_id)):
+        self._folder_size_reporter.warn_if_many_files(self.path)
+        if paths := paths_with_glob_characters(planned_files_of_all_tasks(checkpoint, batch_id)):
             raise WorldError(
                 f"Batch {batch_id} was not read: the path of a file contains one of {{ }} [ ] * ? \\, with which Spark "
                 "reads other files twice. Rename these files, or their folders. The plan of this batch cannot be "
@@ -489,7 +489,7 @@ class FileSource:
         task_input = self.task_input
         return sorted(
             to_local_path(uri)
-            for uri in planned_file_uris(checkpoint, batch_id)
+            for uri in planned_file_uris_of_all_tasks(checkpoint, batch_id)
             if task_number_of_file(task_input.split_function, uri, task_input.task_count) == task_input.task_number
         )
 

@@ -21,7 +21,7 @@ class FolderSizeReporter:
     def __init__(self) -> None:
         self._next_warning_count = LARGE_FOLDER_FILES_MIN
 
-    def warn_if_large(self, path: str) -> None:
+    def warn_if_many_files(self, path: str) -> None:
         """Count the entries of the folder ``path``, the value of ``source.path``, and log the warning if there are too
         many. Does nothing when the folder cannot be listed."""
         try:

@@ -38,7 +38,7 @@ from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Wi
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.spark import converters
-from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ORIGINAL_COLUMN, with_error_columns
+from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ORIGINAL_COLUMN, with_original_and_null_error_columns
 from coterie.spark.bad_records.keys import read_bad_record_settings
 from coterie.spark.checkpoint import find_batch_id_in_flight
 from coterie.spark.converters import Converter
@@ -63,8 +63,8 @@ from coterie.spark.sources.kafka_client import (
     KafkaAdmin,
     OffsetBoundary,
     TopicAbsentError,
-    is_retriable,
     kafka_admin,
+    may_kafka_retry_succeed,
     unknown_consumer_properties,
 )
 from coterie.spark.sources.kafka_positions import (
@@ -74,7 +74,7 @@ from coterie.spark.sources.kafka_positions import (
     GroupOffsets,
     KafkaPositionStore,
     TopicIdPartition,
-    commit_skip_to_positions,
+    commit_empty_batch_to_positions,
     committed_offsets,
     first_unplanned_offsets,
     parse_kafka_offset,
@@ -257,13 +257,13 @@ DEFINITION = ConfigDef(
 )
 
 
-def _collect_raised_errors(config: PrefixedConfig, check: Callable[[], object]) -> dict[str, list[str]]:
+def _errors_raised_by_check(config: PrefixedConfig, check: Callable[[], object]) -> dict[str, list[str]]:
     """The errors by the user's key: those of a ConfigError that ``check`` raises; for a WorldError its message, by the
     key of the cluster's address (``bootstrap.servers``). Empty if ``check`` raises neither."""
     try:
         check()
     except ConfigError as error:
-        return error.errors_as_lists
+        return error.errors_as_new_lists
     except WorldError as error:
         return {config.user_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
     return {}
@@ -344,13 +344,13 @@ class KafkaSource:
                 _check_distinct_column_names(source, spark)
             cls.list_source_partitions(config)
 
-        return _collect_raised_errors(config, check_columns_and_topics)
+        return _errors_raised_by_check(config, check_columns_and_topics)
 
     @classmethod
     def start_position_errors(cls, config: PrefixedConfig) -> dict[str, list[str]]:
         if config.optional_value(DEFINITION, "start.offsets", str) is None:
             return {}
-        return _collect_raised_errors(
+        return _errors_raised_by_check(
             config,
             lambda: cls.initial_positions(config, cls.list_source_partitions(config), is_new_connector=True),
         )
@@ -376,7 +376,7 @@ class KafkaSource:
         try:
             return {key: converters.infer_columns_ddl(config, key.partition(".")[0], records) for key in keys}
         except (PySparkException, Py4JJavaError) as error:
-            if is_retriable(java_exception_of(error)):
+            if may_kafka_retry_succeed(java_exception_of(error)):
                 raise UnreachableError(
                     f"Kafka did not return the records from which columns are inferred: {error_message(error)}"
                 ) from error
@@ -403,9 +403,9 @@ class KafkaSource:
                 else f"Must configure one of {topics_key} or {pattern_key}"
             )
             raise ConfigError({topics_key: [message], pattern_key: [message]})
-        with kafka_admin(_consumer_properties(config)) as admin:
+        with kafka_admin(_consumer_properties_without_offset_reset(config)) as admin:
             if pattern:
-                topics = _find_matching_topics(admin, config, pattern)
+                topics = _find_matching_topics_or_raise(admin, config, pattern)
             assert topics is not None
             try:
                 return [str(partition) for partition in admin.list_partitions(sorted(set(topics)))]
@@ -438,16 +438,19 @@ class KafkaSource:
         :raises WorldError: when the cluster rejects a request, or the JVM lacks a jar.
         """
         partitions = [TopicIdPartition.parse(partition) for partition in source_partitions]
-        with kafka_admin(_consumer_properties(config)) as admin:
+        with kafka_admin(_consumer_properties_without_offset_reset(config)) as admin:
             if not is_new_connector:
                 return admin.list_offsets(partitions, OffsetBoundary.EARLIEST)
-            configured_offsets = _configured_start_offsets(admin, config, partitions)
+            configured_offsets = _checked_configured_start_offsets(admin, config, partitions)
             other_partitions = [partition for partition in partitions if str(partition) not in configured_offsets]
             if not other_partitions:
                 return configured_offsets
             start_timestamp_ms = config.optional_value(DEFINITION, "start.timestamp.ms", int)
             if start_timestamp_ms is not None:
-                return {**configured_offsets, **admin.offsets_for_timestamp(other_partitions, start_timestamp_ms)}
+                return {
+                    **configured_offsets,
+                    **admin.offsets_for_timestamp_or_latest(other_partitions, start_timestamp_ms),
+                }
             reset = config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET, str)
             if reset == "none":
                 missing_text = ", ".join(partition.topic_partition_text for partition in other_partitions)
@@ -495,7 +498,7 @@ class KafkaSource:
         changes = {str(existing[key]): offset for key, offset in requested.items()}
         moved = [existing[key] for key, offset in requested.items() if offset is not None]
         if moved:
-            with kafka_admin(_consumer_properties(config)) as admin:
+            with kafka_admin(_consumer_properties_without_offset_reset(config)) as admin:
                 ends = admin.list_offsets(moved, OffsetBoundary.LATEST)
             for partition in moved:
                 offset = changes[str(partition)]
@@ -527,13 +530,13 @@ class KafkaSource:
             lacks a jar.
         """
         offset_by_partition = {TopicIdPartition.parse(name): offset for name, offset in positions.items()}
-        with kafka_admin(_consumer_properties(config)) as admin:
+        with kafka_admin(_consumer_properties_without_offset_reset(config)) as admin:
             admin.replace_group_offsets(f"connect-{config.config['name']}", offset_by_partition)
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
         return cls(
-            consumer_properties=_consumer_properties(config),
+            consumer_properties=_consumer_properties_without_offset_reset(config),
             key_converter=Converter.of(config, "key"),
             value_converter=Converter.of(config, "value"),
             configured_column_names=config.required_value(DEFINITION, "columns", tuple),
@@ -558,14 +561,14 @@ class KafkaSource:
                 assert type_ is not None
                 fields.append(StructField(name, type_))
         metadata_types = {**RECORD_COLUMN_TYPES, "key": self.key_converter.data_type(), "tombstone": BooleanType()}
-        for metadata_column in self._metadata_columns:
-            type_ = metadata_types[metadata_column.field_name]
+        for metadata_column in self._metadata_columns_headers_if_used:
+            type_ = metadata_types[metadata_column.record_field_name]
             assert type_ is not None
             fields.append(StructField(metadata_column.value, type_))
         return StructType(fields)
 
     @property
-    def _metadata_columns(self) -> tuple[MetadataColumn, ...]:
+    def _metadata_columns_headers_if_used(self) -> tuple[MetadataColumn, ...]:
         """The metadata columns of the rows (hidden columns with a record's key, topic, offset, ...): all of them, but
         the headers only when a transform or predicate uses headers."""
         return tuple(
@@ -585,7 +588,7 @@ class KafkaSource:
             partitions_by_topic.setdefault(partition.topic, []).append(partition.partition)
         has_headers = (
             "headers" in self.configured_column_names
-            or MetadataColumn.HEADERS in self._metadata_columns
+            or MetadataColumn.HEADERS in self._metadata_columns_headers_if_used
             or self.tolerates_bad_records
         )
         options = {
@@ -600,7 +603,7 @@ class KafkaSource:
         }
         in_flight = find_batch_id_in_flight(checkpoint)
         if in_flight is not None:
-            self._count_offsets_and_sample_size(planned_offset_ranges(checkpoint, in_flight, self._partitions))
+            self._count_offsets_and_maybe_sample_size(planned_offset_ranges(checkpoint, in_flight, self._partitions))
         self.spark_partition_rows_max = self._rows_that_fit_spark_partition
         if self.spark_partition_rows_max < self.max_offsets_per_trigger:
             options["maxRecordsPerPartition"] = str(self.spark_partition_rows_max)
@@ -612,7 +615,7 @@ class KafkaSource:
             options["maxTriggerDelay"] = f"{rotation.rotate_interval_ms}ms"
         records = spark.readStream.format("kafka").options(**options).load()
         if self.tolerates_bad_records:
-            records = with_error_columns(records)
+            records = with_original_and_null_error_columns(records)
         for converter in (self.key_converter, self.value_converter):
             records = converter.convert(records)
         selected: list[Column] = []
@@ -621,11 +624,11 @@ class KafkaSource:
                 selected += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
             else:
                 selected.append(F.col(name))
-        for metadata_column in self._metadata_columns:
+        for metadata_column in self._metadata_columns_headers_if_used:
             source_column = (
                 F.col("value").isNull()
                 if metadata_column is MetadataColumn.TOMBSTONE
-                else F.col(metadata_column.field_name)
+                else F.col(metadata_column.record_field_name)
             )
             selected.append(source_column.alias(metadata_column.value))
         return records.select(*selected, *((ORIGINAL_COLUMN, ERROR_COLUMN) if self.tolerates_bad_records else ()))
@@ -639,7 +642,7 @@ class KafkaSource:
         :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`sampled_mean_record_bytes`.
         """
         ranges = planned_offset_ranges(checkpoint, batch_id, self._partitions)
-        rows = self._count_offsets_and_sample_size(ranges)
+        rows = self._count_offsets_and_maybe_sample_size(ranges)
         largest_spark_partition_rows = min(
             max((len(offsets) for offsets in ranges.values()), default=0), self.spark_partition_rows_max
         )
@@ -655,7 +658,7 @@ class KafkaSource:
         :meth:`is_batch_small` refuses a batch that was planned for smaller records."""
         return True
 
-    def _count_offsets_and_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
+    def _count_offsets_and_maybe_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
         """Return the number of offsets in ``ranges``, the offsets that a batch reads by partition. First sample the
         size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` offsets or the
         last sample was taken at most :data:`SAMPLED_SIZE_MAX_AGE_S` ago.
@@ -753,7 +756,7 @@ class KafkaSource:
                     f"and lacks {_partitions_text(own_partitions - checkpoint_partitions)}. Delete the "
                     "connector and create it again, with start.offsets or start.timestamp.ms"
                 )
-            self._skip_deleted_records(admin, checkpoint)
+            self._skip_or_mark_deleted_records(admin, checkpoint)
 
     def _check_partitions_exist(self, admin: KafkaAdmin) -> None:
         """Check that the partitions of this task exist, with the topic ids with which the task has read them.
@@ -775,7 +778,7 @@ class KafkaSource:
                 "minute"
             )
 
-    def _skip_deleted_records(self, admin: KafkaAdmin, checkpoint: Path) -> None:
+    def _skip_or_mark_deleted_records(self, admin: KafkaAdmin, checkpoint: Path) -> None:
         """Skip the records that retention has deleted before they were read, if there are any.
 
         If no batch is in flight, commit a batch without rows that skips the deleted records, and log their number. With
@@ -823,7 +826,7 @@ class KafkaSource:
         else:
             next_offsets = {name: offset + existing_counts.get(name, 0) for name, offset in first_offsets.items()}
             skipped_text = f". {reset_key} is latest{existing_text}" if existing_text else ""
-        commit_skip_to_positions(checkpoint, {**positions, **next_offsets})
+        commit_empty_batch_to_positions(checkpoint, {**positions, **next_offsets})
         log.warning(
             "Task %s continues at the %s offset of the partitions in which records are missing, because %s%s",
             self._task_name,
@@ -833,7 +836,7 @@ class KafkaSource:
         )
 
 
-def _consumer_properties(config: PrefixedConfig) -> dict[str, str]:
+def _consumer_properties_without_offset_reset(config: PrefixedConfig) -> dict[str, str]:
     """Properties of Kafka's consumer: the worker's, overridden by the connector's. Without ``auto.offset.reset``, which
     the source itself applies.
 
@@ -850,7 +853,7 @@ def _consumer_properties(config: PrefixedConfig) -> dict[str, str]:
     }
 
 
-def _find_matching_topics(admin: KafkaAdmin, config: PrefixedConfig, pattern: str) -> tuple[str, ...]:
+def _find_matching_topics_or_raise(admin: KafkaAdmin, config: PrefixedConfig, pattern: str) -> tuple[str, ...]:
     """The names of the topics that ``pattern``, the value of ``topics.regex``, matches.
 
     :raises ConfigError: when ``pattern`` is not a valid expression, or no topic matches.
@@ -866,7 +869,7 @@ def _find_matching_topics(admin: KafkaAdmin, config: PrefixedConfig, pattern: st
     return tuple(topics)
 
 
-def _configured_start_offsets(
+def _checked_configured_start_offsets(
     admin: KafkaAdmin, config: PrefixedConfig, partitions: Sequence[TopicIdPartition]
 ) -> dict[str, int]:
     """The offsets in ``start.offsets`` of those of ``partitions`` that are in the value, by the partition's text.
@@ -917,7 +920,7 @@ def _read_newest_records(spark: SparkSession, config: PrefixedConfig, partition_
     :data:`SAMPLED_PARTITIONS_MAX` of the partitions with the texts ``partition_texts``. Partitions without records are
     left out."""
     partitions = [TopicIdPartition.parse(name) for name in partition_texts]
-    consumer_properties = _consumer_properties(config)
+    consumer_properties = _consumer_properties_without_offset_reset(config)
     with kafka_admin(consumer_properties) as admin:
         end_offsets, first_offsets = (
             admin.list_offsets(partitions, OffsetBoundary.LATEST),

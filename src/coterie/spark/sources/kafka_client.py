@@ -74,7 +74,7 @@ def unknown_producer_properties(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if not known_names.contains(name))
 
 
-def mistyped_properties(client_config: Any, properties: Mapping[str, str]) -> dict[str, str]:
+def mistyped_property_errors(client_config: Any, properties: Mapping[str, str]) -> dict[str, str]:
     """Kafka's message, by name, about each of ``properties`` whose value is not of the property's type.
     ``client_config``: the class of the client's configuration, such as ``ProducerConfig``. Only numbers and booleans
     are checked: Kafka would load the class that the value of a property of the type CLASS names."""
@@ -108,7 +108,7 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
     try:
         client = clients.AdminClient.create(admin_properties)
     except Py4JJavaError as error:
-        raise make_client_error(error.java_exception) from error
+        raise make_client_creation_error(error.java_exception) from error
     try:
         yield KafkaAdmin(java, client, properties)
     finally:
@@ -168,13 +168,15 @@ class KafkaAdmin:
     def list_offsets(self, partitions: Iterable[TopicIdPartition], boundary: OffsetBoundary) -> dict[str, int]:
         """The offset at ``boundary`` of each of ``partitions``, by the partition's text."""
         spec = self._java.org.apache.kafka.clients.admin.OffsetSpec
-        return self._list_offsets(partitions, spec.earliest() if boundary is OffsetBoundary.EARLIEST else spec.latest())
+        return self._list_offsets_for_spec(
+            partitions, spec.earliest() if boundary is OffsetBoundary.EARLIEST else spec.latest()
+        )
 
-    def offsets_for_timestamp(self, partitions: Iterable[TopicIdPartition], timestamp_ms: int) -> Positions:
+    def offsets_for_timestamp_or_latest(self, partitions: Iterable[TopicIdPartition], timestamp_ms: int) -> Positions:
         """By the partition's text: the offset of the first record whose timestamp is ``timestamp_ms`` (since the Unix
         epoch) or later; for a partition without such a record, its :attr:`OffsetBoundary.LATEST`."""
         partitions = tuple(partitions)
-        offsets = self._list_offsets(
+        offsets = self._list_offsets_for_spec(
             partitions, self._java.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
         )
         without_such_record = [partition for partition in partitions if offsets[str(partition)] < 0]
@@ -183,7 +185,7 @@ class KafkaAdmin:
             **(self.list_offsets(without_such_record, OffsetBoundary.LATEST) if without_such_record else {}),
         }
 
-    def create_topic(
+    def create_topic_if_absent(
         self,
         topic: str,
         partitions: int,
@@ -290,7 +292,7 @@ class KafkaAdmin:
             if "GroupIdNotFoundException" not in str(error):
                 raise
 
-    def _list_offsets(self, partitions: Iterable[TopicIdPartition], spec: Any) -> dict[str, int]:
+    def _list_offsets_for_spec(self, partitions: Iterable[TopicIdPartition], spec: Any) -> dict[str, int]:
         """The offset that ``spec``, an ``OffsetSpec`` of Java, means in each of ``partitions``, by the partition's
         text; -1 if there is none."""
         partition_of = self._java.org.apache.kafka.common.TopicPartition
@@ -335,7 +337,7 @@ _SPARK_FETCH_TIMEOUT = f"{_TIMEOUT_EXCEPTION}: Cannot fetch record for offset "
 """How the text of Spark's exception begins when a consumer of Spark's Kafka source received no record in time."""
 
 
-def is_retriable(error: Any) -> bool:
+def may_kafka_retry_succeed(error: Any) -> bool:
     """Whether a Java exception, or one of its causes, means that a Kafka cluster does not respond now: Kafka's client
     marks it as retriable (except a damaged record), or Spark's Kafka source received no record in time.
 
@@ -355,7 +357,7 @@ def is_retriable(error: Any) -> bool:
     return False
 
 
-def make_client_error(error: Any) -> WorldError:
+def make_client_creation_error(error: Any) -> WorldError:
     """The error to raise for a Java exception that Kafka's client raised when it was created, for example because a
     property is not valid or no host name can be resolved."""
     return WorldError(
@@ -369,14 +371,14 @@ def make_request_error(bootstrap_servers: str, error: Any) -> WorldError:
     UnreachableError if a retry may succeed, because the response is late or the exception is retriable; otherwise a
     WorldError."""
     java_message = message_with_causes(error)
-    if java_message.startswith(_TIMEOUT_EXCEPTION) or is_retriable(error):
+    if java_message.startswith(_TIMEOUT_EXCEPTION) or may_kafka_retry_succeed(error):
         return UnreachableError(
             f"Kafka at {bootstrap_servers} did not answer, or cannot serve the request now: {java_message}"
         )
     return WorldError(f"Kafka at {bootstrap_servers} rejected the request: {java_message}")
 
 
-def function_of_record_method(java: Any, name: str, return_type: Any, interface: Any) -> Any:
+def java_function_of_record_method(java: Any, name: str, return_type: Any, interface: Any) -> Any:
     """The method ``name`` of Kafka's ``ConsumerRecord`` as a Java object that implements the functional interface
     ``interface``; ``return_type`` is the Java type of the method's result.
 

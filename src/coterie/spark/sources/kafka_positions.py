@@ -81,7 +81,7 @@ def parse_topic_partition(offset: ConnectorOffset) -> tuple[str, int]:
     topic = partition[KAFKA_TOPIC]
     if not isinstance(topic, str):
         raise OffsetsRefusedError(f"Kafka topic names must be strings, and {json.dumps(topic)} is none")
-    number = _parse_integer(partition[KAFKA_PARTITION])
+    number = _parse_integer_or_none(partition[KAFKA_PARTITION])
     if number is None:
         raise OffsetsRefusedError(
             "Failed to parse the following Kafka partition value in the provided offsets: "
@@ -102,7 +102,7 @@ def parse_kafka_offset(offset: ConnectorOffset) -> int | None:
         raise OffsetsRefusedError(
             f"The offset for a sink connector should either be null or contain the key '{KAFKA_OFFSET}'"
         )
-    value = _parse_integer(offset.offset[KAFKA_OFFSET])
+    value = _parse_integer_or_none(offset.offset[KAFKA_OFFSET])
     if value is None:
         raise OffsetsRefusedError(
             "Failed to parse the following Kafka offset value in the provided offsets: "
@@ -113,7 +113,7 @@ def parse_kafka_offset(offset: ConnectorOffset) -> int | None:
     return value
 
 
-def _parse_integer(value: object) -> int | None:
+def _parse_integer_or_none(value: object) -> int | None:
     """``value`` as an integer, if it is a JSON number without a fraction, or a string with such a number, which Connect
     accepts too, of at most 18 digits; else None."""
     text = str(value)
@@ -130,10 +130,10 @@ class KafkaPositionStore:
         )
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
-        write_initial_offsets(checkpoint, positions)
+        create_initial_offsets_file(checkpoint, positions)
 
 
-def write_initial_offsets(checkpoint: Path, positions: Positions) -> None:
+def create_initial_offsets_file(checkpoint: Path, positions: Positions) -> None:
     """Write ``positions``, offsets by the partition's text, as the offsets at which batch 0 starts. Spark then ignores
     its option ``startingOffsets``.
 
@@ -194,7 +194,7 @@ def partitions_in_checkpoint(checkpoint: Path) -> frozenset[tuple[str, int]]:
     return frozenset((topic, int(partition)) for topic, by_number in offsets.items() for partition in by_number)
 
 
-def commit_skip_to_positions(checkpoint: Path, positions: Positions) -> None:
+def commit_empty_batch_to_positions(checkpoint: Path, positions: Positions) -> None:
     """Commit a batch without rows that ends at ``positions``, so that the next batch starts there. ``positions`` must
     contain all partitions of the checkpoint, and no batch may be in flight."""
     assert find_batch_id_in_flight(checkpoint) is None, f"{checkpoint} has a batch in flight"

@@ -15,9 +15,9 @@ from coterie.nouns.errors import UnreachableError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MAX_MS
 from coterie.spark.sources.kafka_client import (
     RESPONSE_TIMEOUT_MS,
-    function_of_record_method,
+    java_function_of_record_method,
     kafka_jvm,
-    make_client_error,
+    make_client_creation_error,
     make_request_error,
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
@@ -40,7 +40,7 @@ def sampled_mean_record_bytes(consumer_properties: Mapping[str, str], ranges: Ma
         mean.
     :raises WorldError: when the cluster rejects a request, Spark is not running, or no client can be created.
     """
-    sampled = _partitions_to_sample(ranges)
+    sampled = _largest_partitions_to_sample(ranges)
     if not sampled:
         return 0
     with _open_sampler(consumer_properties, sampled) as sampler:
@@ -53,7 +53,7 @@ def sampled_mean_record_bytes(consumer_properties: Mapping[str, str], ranges: Ma
     return max(first_records_mean_bytes, last_records_mean_bytes)
 
 
-def _partitions_to_sample(ranges: Mapping[TopicIdPartition, range]) -> list[TopicIdPartition]:
+def _largest_partitions_to_sample(ranges: Mapping[TopicIdPartition, range]) -> list[TopicIdPartition]:
     """The partitions to sample, at most :data:`SAMPLED_PARTITIONS_MAX`, without those whose range is empty: first the
     partition with the most offsets of each topic, then the other partitions. Both groups are ordered by their number of
     offsets, largest first."""
@@ -94,7 +94,7 @@ def _open_sampler(
     try:
         client = java.org.apache.kafka.clients.consumer.KafkaConsumer(java_properties)
     except Py4JJavaError as error:
-        raise make_client_error(error.java_exception) from error
+        raise make_client_creation_error(error.java_exception) from error
     try:
         yield _RecordSizeSampler(java, client, servers, partitions)
     except Py4JJavaError as error:
@@ -116,10 +116,12 @@ class _RecordSizeSampler:
             partition: partition_of(partition.topic, partition.partition) for partition in partitions
         }
         self._size_functions = [
-            function_of_record_method(java, name, java.java.lang.Integer.TYPE, java.java.util.function.ToIntFunction)
+            java_function_of_record_method(
+                java, name, java.java.lang.Integer.TYPE, java.java.util.function.ToIntFunction
+            )
             for name in ("serializedKeySize", "serializedValueSize")
         ]
-        self._client.assign(self._to_java_list(partitions))
+        self._client.assign(self._to_java_partition_list(partitions))
 
     def sampled_mean_record_bytes(self, ranges: Mapping[TopicIdPartition, range]) -> int:
         """The mean size, in bytes, of the records that the first fetch in each partition's range returns; 0 when no
@@ -131,7 +133,7 @@ class _RecordSizeSampler:
         """
         for part, offsets in ranges.items():
             self._client.seek(self._java_partition_by_partition[part], offsets.start)
-        self._client.resume(self._to_java_list(ranges))
+        self._client.resume(self._to_java_partition_list(ranges))
         count = size_bytes = 0
         unread_partitions = set(ranges)
         deadline_s = time.monotonic() + RESPONSE_TIMEOUT_MS / 1000
@@ -155,10 +157,10 @@ class _RecordSizeSampler:
                     or int(self._client.position(self._java_partition_by_partition[part])) >= ranges[part].stop
                 ):
                     unread_partitions.discard(part)
-                    self._client.pause(self._to_java_list([part]))
+                    self._client.pause(self._to_java_partition_list([part]))
         return max(size_bytes, 0) // count if count else 0
 
-    def _to_java_list(self, partitions: Any) -> Any:
+    def _to_java_partition_list(self, partitions: Any) -> Any:
         """``partitions`` as a Java list of Kafka's TopicPartition objects."""
         java_partitions = self._java_list_class()
         for partition in partitions:

@@ -6,7 +6,7 @@ from typing import TypeGuard
 from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
 
 
-def check_partition_fields(offset: ConnectorOffset, *names: str) -> JsonMap:
+def require_exact_partition_fields(offset: ConnectorOffset, *names: str) -> JsonMap:
     """The partition of ``offset``, after a check that it has exactly the fields ``names``.
 
     :raises OffsetsRefusedError: when the partition is null or has other fields. The messages are those of Connect's

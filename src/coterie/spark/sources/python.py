@@ -27,7 +27,7 @@ from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import TaskInput
 from coterie.spark.sessions import new_session_without_java_functions
-from coterie.spark.user_code import call_function, function_name_error, load_function
+from coterie.spark.user_code import call_or_raise_value_error, function_name_error, load_allowed_function
 
 FUNCTION_KEY = "pipeline.function"
 """The key with the function's name, ``package.module:name``."""
@@ -94,7 +94,7 @@ class PythonSource:
                 config, TaskInput(task_number=0, task_count=1, source_partitions=(), split_function=cls.split_function)
             ).schema(spark)
         except ConfigError as error:
-            return error.errors_as_lists
+            return error.errors_as_new_lists
         return {}
 
     @classmethod
@@ -170,7 +170,7 @@ class PythonSource:
         """
         config = {key: value for key, value in self.prefixed_config.config.items() if not key.startswith("task.")}
         try:
-            result = call_function(load_function(spark, self.function_name), spark, config)
+            result = call_or_raise_value_error(load_allowed_function(spark, self.function_name), spark, config)
             _check_stateless_stream(result)
         except (PySparkException, ValueError) as error:
             raise self.prefixed_config.make_config_error(FUNCTION_KEY, str(error)) from error

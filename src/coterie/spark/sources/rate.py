@@ -26,10 +26,14 @@ from coterie.spark.positions import (
     planned_source_offset,
     write_first_source_log_entry,
 )
-from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
+from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, errors_if_any_option_is_set
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS_MAX, TaskInput
-from coterie.spark.sources.offset_values import check_partition_fields, is_json_integer, parse_whole_number_offset
+from coterie.spark.sources.offset_values import (
+    is_json_integer,
+    parse_whole_number_offset,
+    require_exact_partition_fields,
+)
 
 DEFINITION = ConfigDef(
     (
@@ -90,7 +94,7 @@ class RateSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        return unsupported_option_errors(config, "RateSource")
+        return errors_if_any_option_is_set(config, "RateSource")
 
     @classmethod
     def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
@@ -139,7 +143,7 @@ class RateSource:
         seconds_max = 2**62 // max(config.required_value(DEFINITION, "rows.per.second", int), 1000)
         changes: dict[str, int | None] = {}
         for offset in offsets:
-            partition = check_partition_fields(offset, "task", "task_count")
+            partition = require_exact_partition_fields(offset, "task", "task_count")
             # True and 1.0 equal 1, but their texts are not those of a task number.
             if (
                 not all(map(is_json_integer, partition.values()))

@@ -10,7 +10,7 @@ from coterie.broker.context import BrokerContext
 from coterie.broker.settings import BrokerSettings
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
-from coterie.wire.connect_group_jobs import jobs_in_arrays
+from coterie.wire.connect_group_jobs import distinct_jobs_in_arrays
 from tests.broker.apis.connect_groups.worker import COMPUTE_ASSIGNMENT, JOBS, Worker, describe
 from tests.broker.conftest import Connect, ThreadedBroker, raw_client, wait_until
 from tests.groups.connect.simple_assignor import compute
@@ -159,7 +159,7 @@ def test_the_target_of_an_install_is_checked(connect: Connect) -> None:
     worker = Worker(connect(), "w0")
     worker.beat()
     prepared = worker.prepare()
-    assert jobs_in_arrays(prepared.configured.value) == JOBS
+    assert distinct_jobs_in_arrays(prepared.configured.value) == JOBS
     refused = worker.install(prepared.group_epoch, {"w0": NO_JOBS})
     assert refused.error_code == 10001
     assert "c0" in refused.error_message

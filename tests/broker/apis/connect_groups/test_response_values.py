@@ -46,7 +46,7 @@ from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, Sn
 from coterie.wire.connect_group_jobs import job_arrays
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import RequestHeader, decode_response, encode_response
+from coterie.wire.frames import RequestHeader, decode_response, encode_response_frame
 from coterie.wire.kio_entities import Values, build_response
 from coterie.wire.schemas import CONNECT_GROUP_APIS, annotation_without_none, response_schema
 
@@ -63,7 +63,7 @@ HEARTBEAT = HeartbeatResponse(
     heartbeat_interval_ms=2,
     assignment=AssignmentToMember(
         jobs=jobs("jobs"),
-        jobs_by_epoch={GroupEpoch(4): jobs("later"), GroupEpoch(3): jobs("earlier")},
+        jobs_by_assignment_epoch={GroupEpoch(4): jobs("later"), GroupEpoch(3): jobs("earlier")},
         assignment_epoch=GroupEpoch(5),
         config_offset=ConfigOffset(6),
         version=7,
@@ -193,7 +193,7 @@ EACH_RESPONSE = pytest.mark.parametrize(
 def received(api_key: int, values: Values) -> Any:
     """The entity that a client decodes."""
     header = RequestHeader(api_key=api_key, api_version=0, correlation_id=1)
-    return decode_response(encode_response(header, build_response(api_key, 0, values)), header)
+    return decode_response(encode_response_frame(header, build_response(api_key, 0, values)), header)
 
 
 def test_a_heartbeat_response_has_all_its_values() -> None:
@@ -392,5 +392,5 @@ def test_the_state_of_a_group_of_a_hundred_thousand_connectors_whose_jobs_move_c
     snapshot = replace(PREPARE.snapshot, members=members, configured=configured)
     response = build_response(10001, 0, prepare_assignment_values(PrepareAssignmentResponse(snapshot=snapshot)))
     header = RequestHeader(api_key=10001, api_version=0, correlation_id=1)
-    decoded = decode_response(encode_response(header, response), header)
+    decoded = decode_response(encode_response_frame(header, response), header)
     assert decoded == response

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect_group_jobs import job_arrays, jobs_in_arrays
+from coterie.wire.connect_group_jobs import distinct_jobs_in_arrays, job_arrays
 from coterie.wire.frames import RequestHeader
 from tests.broker.conftest import RawClient
 from tests.groups.connect import world
@@ -50,7 +50,7 @@ class Worker:
         if answer.error_code in (0, COMPUTE_ASSIGNMENT):
             self.epoch = answer.member_epoch
             if answer.assignment is not None:
-                self.owned = jobs_in_arrays(answer.assignment.connectors_and_tasks)
+                self.owned = distinct_jobs_in_arrays(answer.assignment.connectors_and_tasks)
         return answer
 
     def beat(self, **fields: Any) -> Any:
@@ -81,7 +81,7 @@ class Worker:
         prepared = self.prepare()
         assert prepared.error_code == 0, prepared
         names = [one.member_id for one in prepared.members]
-        jobs = list(jobs_in_arrays(prepared.configured.value))
+        jobs = list(distinct_jobs_in_arrays(prepared.configured.value))
         installed = self.install(
             prepared.group_epoch, {name: Jobs.of(jobs[number :: len(names)]) for number, name in enumerate(names)}
         )

@@ -3,7 +3,7 @@
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import GROUP, Operation, groups_authorization
 from coterie.broker.apis.connect_groups.events import describe_event
-from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
+from coterie.broker.apis.connect_groups.found_group import classic_group_error, require_connect_groups
 from coterie.broker.apis.connect_groups.response_values import describe_values, described_group_values
 from coterie.broker.apis.operations import allowed_operations_bit_field
 from coterie.broker.context import ApiRequest, BrokerContext
@@ -25,7 +25,7 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: Gr
     if (error := classic_group_error(broker, group_id)) is not None:
         refusal = DescribeGroupResponse(error=ConnectErrorCode.GROUP_ID_NOT_FOUND, message=error)
         return described_group_values(group_id, refusal)
-    response = await connect_groups_of(broker).ask(group_id, lambda reply_to: describe_event(reply_to=reply_to))
+    response = await require_connect_groups(broker).ask(group_id, lambda reply_to: describe_event(reply_to=reply_to))
     assert isinstance(response, DescribeGroupResponse)
     is_wanted = response.error is ConnectErrorCode.NONE and request.body.include_authorized_operations
     operations = allowed_operations_bit_field(broker, request, GROUP, group_id, is_requested=is_wanted)

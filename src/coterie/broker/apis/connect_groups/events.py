@@ -12,7 +12,7 @@ from coterie.groups.connect.messages import DescribeGroup, Heartbeat, InstallAss
 from coterie.nouns.connect_groups import Claims, ConfiguredJobs, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
-from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
+from coterie.wire.connect_group_jobs import InvalidFieldError, distinct_jobs_in_arrays, listed_jobs
 
 NO_REPLY = ReplyTo(0)
 """The ``reply_to`` of an event that was converted from a request before the coordinator has assigned a reply id."""
@@ -39,14 +39,14 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
         rebalance_timeout_ms=_none_if_unchanged("RebalanceTimeoutMs", body.rebalance_timeout_ms),
         server_assignor=body.server_assignor,
         client_assignors=None if body.client_assignors is None else tuple(map(_to_assignor, body.client_assignors)),
-        owned=None if body.connectors_and_tasks is None else jobs_in_arrays(body.connectors_and_tasks),
+        owned=None if body.connectors_and_tasks is None else distinct_jobs_in_arrays(body.connectors_and_tasks),
         url=None if body.url is None else WorkerUrl(body.url),
         name=body.name,
-        config_offset=_to_config_offset(body.config_offset),
+        config_offset=_config_offset_or_none_if_unchanged(body.config_offset),
         config_topic_id=None if body.config_topic_id is None else body.config_topic_id.bytes,
         configured=None if body.configured.value is None else _to_configured_jobs(body.configured.value),
         claims=None if body.claims.value is None else _to_claims(body.claims.value),
-        draining=_to_draining(body.draining),
+        draining=_draining_or_none_if_unchanged(body.draining),
         max_wait_ms=body.max_wait_ms,
         connection_grace_ms=_none_if_unchanged("ConnectionGraceMs", body.connection_grace_ms),
         resumes=body.resumes,
@@ -108,7 +108,7 @@ def _to_configured_jobs(struct: Any) -> ConfiguredJobs:
     """
     return ConfiguredJobs(
         config_offset=ConfigOffset(_check_at_least(-1, "Configured.ConfigOffset", struct.config_offset)),
-        jobs=jobs_in_arrays(struct),
+        jobs=distinct_jobs_in_arrays(struct),
     )
 
 
@@ -117,7 +117,7 @@ def _to_claims(struct: Any) -> Claims:
 
     :raises InvalidFieldError: when a job is not valid, or ``wildcard`` is true and jobs are listed as well.
     """
-    jobs = jobs_in_arrays(struct)
+    jobs = distinct_jobs_in_arrays(struct)
     if not struct.wildcard:
         return Claims(jobs=jobs)
     if jobs:
@@ -133,17 +133,19 @@ def _to_computed_target(body: Any) -> ComputedTarget:
     return ComputedTarget(
         members={
             MemberId(one.member_id): TargetOfMember(
-                jobs=jobs_in_arrays(one.connectors_and_tasks), version=one.version, metadata=one.metadata
+                jobs=distinct_jobs_in_arrays(one.connectors_and_tasks), version=one.version, metadata=one.metadata
             )
             for one in body.members
         },
         deferred={
             MemberId(one.member_id): DeferredJobs(
-                jobs=jobs_in_arrays(one), delay_ms=_check_at_least(0, "Deferred.DelayMs", one.delay_ms)
+                jobs=distinct_jobs_in_arrays(one), delay_ms=_check_at_least(0, "Deferred.DelayMs", one.delay_ms)
             )
             for one in body.deferred
         },
-        unplaceable=tuple(UnplaceableJobs(jobs=jobs_in_arrays(one), reason=one.reason) for one in body.unplaceable),
+        unplaceable=tuple(
+            UnplaceableJobs(jobs=distinct_jobs_in_arrays(one), reason=one.reason) for one in body.unplaceable
+        ),
         next_in_ms=_none_if_unchanged("NextInMs", body.next_in_ms),
     )
 
@@ -166,7 +168,7 @@ def _none_if_unchanged(field: str, value: int) -> int | None:
     return None if value == _UNCHANGED else _check_at_least(_UNCHANGED, field, value)
 
 
-def _to_config_offset(value: int) -> ConfigOffset | None:
+def _config_offset_or_none_if_unchanged(value: int) -> ConfigOffset | None:
     """The config offset in a heartbeat's field, whose value is ``value``; None for -2, which means that it has not
     changed. -1 is the config offset of a worker before its first read.
 
@@ -177,7 +179,7 @@ def _to_config_offset(value: int) -> ConfigOffset | None:
     return ConfigOffset(_check_at_least(_UNCHANGED_CONFIG_OFFSET, "ConfigOffset", value))
 
 
-def _to_draining(value: int) -> bool | None:
+def _draining_or_none_if_unchanged(value: int) -> bool | None:
     """Whether the worker is being drained: True for 1, False for 0; None for -1, which means that this has not changed.
 
     :raises InvalidFieldError: when the value is neither -1, 0 nor 1.

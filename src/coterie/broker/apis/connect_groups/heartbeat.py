@@ -10,7 +10,7 @@ from dataclasses import replace
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.apis.connect_groups.events import NO_REPLY, heartbeat_event
-from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
+from coterie.broker.apis.connect_groups.found_group import classic_group_error, require_connect_groups
 from coterie.broker.apis.connect_groups.response_values import heartbeat_values
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX
@@ -30,24 +30,24 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
         return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
 
     if request.has_many_elements:
-        return _handle_large(broker, request)
+        return _convert_on_thread_and_handle(broker, request)
 
-    def record_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
+    def record_limit_wait_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
         return request.connection.record_heartbeat_and_limit_wait(
             request.number, group_id, _to_event(request, reply_to), may_hold=True
         )
 
     try:
-        answer = connect_groups_of(broker).ask_nowait(group_id, record_and_make_heartbeat)
+        answer = require_connect_groups(broker).ask_nowait(group_id, record_limit_wait_and_make_heartbeat)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     if isinstance(answer, Awaitable):
-        return _await_response_values(request, answer)
+        return _await_record_and_build_values(request, answer)
     values = _record_response_and_build_values(request, answer)
-    return values if _is_small_response(answer) else _values_as_awaitable(values)
+    return values if _may_encode_on_event_loop(answer) else _values_as_awaitable(values)
 
 
-async def _handle_large(broker: BrokerContext, request: ApiRequest) -> Values:
+async def _convert_on_thread_and_handle(broker: BrokerContext, request: ApiRequest) -> Values:
     """Handle a request with so many jobs that they are converted on a thread."""
     group_id = GroupId(request.body.group_id)
     try:
@@ -57,14 +57,14 @@ async def _handle_large(broker: BrokerContext, request: ApiRequest) -> Values:
     if (group_error := classic_group_error(broker, group_id)) is not None:  # one may have been created meanwhile
         return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, group_error)
 
-    def record_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
+    def record_limit_wait_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
         return request.connection.record_heartbeat_and_limit_wait(
             request.number, group_id, replace(event, reply_to=reply_to), may_hold=False
         )
 
-    answer = connect_groups_of(broker).ask_nowait(group_id, record_and_make_heartbeat)
+    answer = require_connect_groups(broker).ask_nowait(group_id, record_limit_wait_and_make_heartbeat)
     if isinstance(answer, Awaitable):
-        return await _await_response_values(request, answer)
+        return await _await_record_and_build_values(request, answer)
     return _record_response_and_build_values(request, answer)
 
 
@@ -82,13 +82,13 @@ def _to_event(request: ApiRequest, reply_to: ReplyTo) -> Heartbeat:
     )
 
 
-async def _await_response_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
+async def _await_record_and_build_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
     try:
         return _record_response_and_build_values(request, await answer)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     finally:
-        request.connection.record_heartbeat_end(request.number, None)
+        request.connection.record_heartbeat_end_and_membership(request.number, None)
 
 
 async def _values_as_awaitable(values: Values) -> Values:
@@ -97,7 +97,7 @@ async def _values_as_awaitable(values: Values) -> Values:
     return values
 
 
-def _is_small_response(response: Response) -> bool:
+def _may_encode_on_event_loop(response: Response) -> bool:
     """Whether the response has no assignment, or one of so few jobs that it may be encoded on the event loop."""
     assert isinstance(response, HeartbeatResponse)
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
@@ -106,7 +106,7 @@ def _is_small_response(response: Response) -> bool:
 def _record_response_and_build_values(request: ApiRequest, response: Response) -> Values:
     """Note in the connection that the heartbeat has its response, and return the values of ``response``."""
     assert isinstance(response, HeartbeatResponse)
-    request.connection.record_heartbeat_end(request.number, response)
+    request.connection.record_heartbeat_end_and_membership(request.number, response)
     return heartbeat_values(response)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.apis.connect_groups.events import NO_REPLY, install_assignment_event
-from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
+from coterie.broker.apis.connect_groups.found_group import classic_group_error, require_connect_groups
 from coterie.broker.apis.connect_groups.response_values import install_assignment_values
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -24,7 +24,9 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
             event = await broker.codec_thread.run(install_assignment_event, request.body, reply_to=NO_REPLY)
         else:
             event = install_assignment_event(request.body, reply_to=NO_REPLY)
-        response = await connect_groups_of(broker).ask(group_id, lambda reply_to: replace(event, reply_to=reply_to))
+        response = await require_connect_groups(broker).ask(
+            group_id, lambda reply_to: replace(event, reply_to=reply_to)
+        )
     except InvalidFieldError as invalid:
         return _refusal_values(ConnectErrorCode.INVALID_REQUEST, str(invalid))
     assert isinstance(response, InstallAssignmentResponse)

@@ -4,7 +4,7 @@ group (K848C)."""
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.apis.connect_groups.events import prepare_assignment_event
-from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
+from coterie.broker.apis.connect_groups.found_group import classic_group_error, require_connect_groups
 from coterie.broker.apis.connect_groups.response_values import prepare_assignment_values
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -18,7 +18,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     if (error := classic_group_error(broker, group_id)) is not None:
         refusal = PrepareAssignmentResponse(error=ConnectErrorCode.GROUP_ID_NOT_FOUND, message=error)
         return prepare_assignment_values(refusal)
-    response = await connect_groups_of(broker).ask(
+    response = await require_connect_groups(broker).ask(
         group_id, lambda reply_to: prepare_assignment_event(request.body, reply_to=reply_to)
     )
     assert isinstance(response, PrepareAssignmentResponse)

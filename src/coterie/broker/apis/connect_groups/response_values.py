@@ -76,7 +76,7 @@ def described_group_values(
         "config_offset": response.config_offset,
         "members": [_described_member_values(one) for one in response.members],
         "departed": [_described_departed_values(one) for one in response.departed_members],
-        "unplaceable": [_unplaceable_values(one) for one in response.unplaceable],
+        "unplaceable": [_unplaceable_jobs_and_reason_values(one) for one in response.unplaceable],
         "authorized_operations": authorized_operations,
         "configs": [{"name": name, "value": value} for name, value in sorted(response.effective_configs.items())],
     }
@@ -107,7 +107,8 @@ def _assignment_values(assignment: AssignmentToMember) -> dict[str, Any]:
             "version": assignment.version,
             "metadata": assignment.metadata,
             "job_epochs": [
-                {"epoch": epoch, **job_arrays(jobs)} for epoch, jobs in sorted(assignment.jobs_by_epoch.items())
+                {"epoch": epoch, **job_arrays(jobs)}
+                for epoch, jobs in sorted(assignment.jobs_by_assignment_epoch.items())
             ],
         },
         "assignment_epoch": assignment.assignment_epoch,
@@ -203,7 +204,7 @@ def _described_departed_values(described: DescribedDepartedMember) -> Values:
     }
 
 
-def _unplaceable_values(unplaceable: UnplaceableJobs) -> Values:
+def _unplaceable_jobs_and_reason_values(unplaceable: UnplaceableJobs) -> Values:
     """The entry of one reason in a response to ConnectGroupDescribe: the reason, and the jobs that no member may run
     because of it."""
     return {"reason": unplaceable.reason, **job_arrays(unplaceable.jobs)}

@@ -51,7 +51,7 @@ class _ReceivedGenerations:
     """For each generation, its members as its leader received them."""
     highest_generation: GenerationId = GenerationId(0)
     """The highest generation that a client has received."""
-    assignments_by_generation: dict[GenerationId, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
+    leader_assignments_by_generation: dict[GenerationId, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
     """For each generation, the encoded assignments that its leader has sent, by member."""
 
 
@@ -96,7 +96,7 @@ class ClientsChecker:
     def check_step(self, step: CoordinatorStep) -> None:
         """Check the records and responses of one step, and store what they change."""
         if isinstance(step.event, SyncGroup) and step.event.assignments and step.output.records:
-            self._received.assignments_by_generation[step.event.generation] = {
+            self._received.leader_assignments_by_generation[step.event.generation] = {
                 self._identities[member_id]: assignment for member_id, assignment in step.event.assignments
             }
         for record in step.output.records:
@@ -105,7 +105,7 @@ class ClientsChecker:
             self._check_session_removal(step, step.event.key.member_id)
         for effect in step.output.effects:
             if isinstance(effect, Reply):
-                self._check_computed_response(step, effect)
+                self._check_response_when_computed(step, effect)
 
     def _check_and_store_record(self, step: CoordinatorStep, record: Record) -> None:
         """Store what a record of the step changes, and check it.
@@ -193,7 +193,7 @@ class ClientsChecker:
 
     # -- a response, at the step that produces it -------------------------------------------------------------------
 
-    def _check_computed_response(self, step: CoordinatorStep, reply: Reply[Response]) -> None:
+    def _check_response_when_computed(self, step: CoordinatorStep, reply: Reply[Response]) -> None:
         """Check a response in the step that computes it, before it is sent.
 
         :raises Violation: PROTOCOL_KEPT, ONE_PER_INSTANCE, AS_LED, CURRENT_COMMITS, GONE, STATIC_STAYS_QUIET,
@@ -213,12 +213,12 @@ class ClientsChecker:
         if isinstance(request, Heartbeat | SyncGroup | JoinGroup) or (
             isinstance(request, OffsetCommit) and request.generation >= 0
         ):
-            self._check_and_store_member_success(request, response)
+            self._check_not_replaced_and_store_success(request, response)
         match request, response:
             case SyncGroup(), SyncGroupResponse():
                 self._check_assignment_is_leaders(request, response)
             case OffsetCommit(), OffsetCommitResponse() if request.generation >= 0:
-                self._check_commit_generation(request)
+                self._check_commit_generation_not_outdated(request)
             case DeleteGroup(), _:
                 if step.group.generation_record is not None or step.group.offsets:
                     raise Violation(
@@ -239,7 +239,7 @@ class ClientsChecker:
             case _:
                 pass
 
-    def _check_and_store_member_success(self, request: Request, response: Response) -> None:
+    def _check_not_replaced_and_store_success(self, request: Request, response: Response) -> None:
         """Store that a response without an error to a member is computed now, and check that no newer member with the
         same instance id has replaced this member.
 
@@ -290,7 +290,7 @@ class ClientsChecker:
 
         :raises Violation: AS_LED.
         """
-        leader_assignments = self._received.assignments_by_generation.get(request.generation)
+        leader_assignments = self._received.leader_assignments_by_generation.get(request.generation)
         identity = self._identities[request.member_id]
         if leader_assignments is not None and leader_assignments.get(identity, b"") != response.assignment:
             raise Violation(
@@ -299,7 +299,7 @@ class ClientsChecker:
                 f"{leader_assignments.get(identity)!r} for it",
             )
 
-    def _check_commit_generation(self, request: OffsetCommit) -> None:
+    def _check_commit_generation_not_outdated(self, request: OffsetCommit) -> None:
         """Check that no client has received a later generation than that of ``request``, an accepted commit.
 
         :raises Violation: CURRENT_COMMITS.
@@ -319,7 +319,7 @@ class ClientsChecker:
             return
         match request, response:
             case JoinGroup(), JoinGroupResponse():
-                self._check_join_response(request, response)
+                self._check_and_store_join_response(request, response)
             case OffsetCommit(), OffsetCommitResponse():
                 for new_offset, error in zip(request.offsets, response.partition_errors, strict=True):
                     commits = self._commits.get(new_offset.partition, [])
@@ -331,7 +331,7 @@ class ClientsChecker:
             case _:
                 pass
 
-    def _check_join_response(self, request: JoinGroup, response: JoinGroupResponse) -> None:
+    def _check_and_store_join_response(self, request: JoinGroup, response: JoinGroupResponse) -> None:
         """Check the generation that a client receives with a JoinGroup response, and the members of that generation.
         Also store the member's id and protocols for later checks.
 
@@ -381,7 +381,7 @@ class ClientsChecker:
                 f"{self._received.highest_generation} was sent before",
             )
         for partition in self._commits.keys() | group.offsets.keys():
-            self._check_loaded_offset(partition, group)
+            self._check_and_store_loaded_offset(partition, group)
         for member_id in group.generation_record.members if group.generation_record is not None else ():
             # The member's session begins again at the load.
             self._last_success_at_ms[member_id] = self._world.now_ms
@@ -398,7 +398,7 @@ class ClientsChecker:
             if committed.expires_at_ms is not None
         }
 
-    def _check_loaded_offset(self, partition: TopicPartition, group: Group) -> None:
+    def _check_and_store_loaded_offset(self, partition: TopicPartition, group: Group) -> None:
         """Check the offset of ``partition`` after a load: the crash may have lost its last commits, but no commit that
         was acknowledged.
 

@@ -83,7 +83,7 @@ class Client(SimProcess):
 
     # -- shutdown ---------------------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
+    def leave_if_dynamic_and_end(self) -> None:
         """End the process cleanly: a dynamic client that has a member id sends LeaveGroup before, a static one does not
         (KIP-345)."""
         if self.instance_id is None and self.member_id:
@@ -112,7 +112,7 @@ class Client(SimProcess):
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 protocol_type=self.play.protocol_type,
                 protocols=tuple(
-                    MemberProtocol(name=name, metadata=self.play.encode_subscription()) for name in self.protocols
+                    MemberProtocol(name=name, metadata=self.play.encode_protocol_metadata()) for name in self.protocols
                 ),
                 instance_id=self.instance_id,
                 supports_skip_assignment=True,
@@ -120,7 +120,7 @@ class Client(SimProcess):
 
         # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not
         # read it from a closed connection.
-        self._send_request("round", make_join_request, self._handle_join_response, late_max_ms=0)
+        self._send_request("round", make_join_request, self._handle_join_response, late_max_if_broken_ms=0)
 
     def _handle_join_response(self, response: Response) -> None:
         """Send SyncGroup after a successful JoinGroup; join again at once with the member id of a response with
@@ -182,10 +182,10 @@ class Client(SimProcess):
         self._assignment_number += 1
         self.call_after(
             3_000 if self.refused_for_size else self.play.world.rng.randint(50, 300),
-            self._make_join_callback(self._assignment_number),
+            self._make_join_if_unchanged_callback(self._assignment_number),
         )
 
-    def _make_join_callback(self, assignment_number: int) -> Callable[[], None]:
+    def _make_join_if_unchanged_callback(self, assignment_number: int) -> Callable[[], None]:
         """A callback that sends JoinGroup, unless ``_assignment_number`` has changed by then: the client has joined
         again or received an assignment since."""
         return lambda: self._release_and_send_join() if assignment_number == self._assignment_number else None
@@ -244,12 +244,12 @@ class Client(SimProcess):
         make_request: Callable[..., Request],
         on_response: Callable[[Response], None],
         *,
-        late_max_ms: int = REQUEST_DELAY_MAX_MS,
+        late_max_if_broken_ms: int = REQUEST_DELAY_MAX_MS,
     ) -> None:
         """Send the request that ``make_request`` builds from its ``reply_to``, and call ``on_response`` with its
         response. The response is ignored if a newer request of the same ``kind`` was sent. If JoinGroup or SyncGroup
         fails, or has no response after `_JOIN_AGAIN_AFTER_MS`, the client joins again; other requests are not sent
-        again. ``late_max_ms``: by how much the request may arrive late if its connection breaks."""
+        again. ``late_max_if_broken_ms``: by how much the request may arrive late if its connection breaks."""
         token = self._pending_tokens[kind] = object()
         if kind != "heartbeat":
             self.play.world.add_record(RecordKind.SENDS, self.name, kind)
@@ -259,24 +259,26 @@ class Client(SimProcess):
                 del self._pending_tokens[kind]
                 callback()
 
-        def handle_response(response: object) -> None:
+        def record_and_handle_response(response: object) -> None:
             assert isinstance(response, Response)
             if kind != "heartbeat" or response.error is not ErrorCode.none:
                 self.play.world.add_record(RecordKind.HEARS, self.name, kind, response.error.name)
             on_response(response)
 
-        def handle_failure() -> None:
+        def join_later_if_round() -> None:
             if kind == "round":
                 self._join_later_or_end_process(ErrorCode.network_exception)
 
         self.play.network.send_request(
             self.service,
-            lambda call: self.play.coordinator.serve_call(call, lambda reply_to: make_request(reply_to=reply_to)),
-            on_response=lambda response: self.call_now_or_on_resume(
-                lambda: run_if_pending(lambda: handle_response(response))
+            lambda call: self.play.coordinator.serve_or_fail_call(
+                call, lambda reply_to: make_request(reply_to=reply_to)
             ),
-            on_failure=lambda _: self.call_now_or_on_resume(lambda: run_if_pending(handle_failure)),
-            late_max_ms=late_max_ms,
+            on_response=lambda response: self.call_now_or_on_resume(
+                lambda: run_if_pending(lambda: record_and_handle_response(response))
+            ),
+            on_failure=lambda _: self.call_now_or_on_resume(lambda: run_if_pending(join_later_if_round)),
+            late_max_if_broken_ms=late_max_if_broken_ms,
         )
         if kind == "round":
-            self.call_after(_JOIN_AGAIN_AFTER_MS, lambda: run_if_pending(handle_failure))
+            self.call_after(_JOIN_AGAIN_AFTER_MS, lambda: run_if_pending(join_later_if_round))

@@ -54,7 +54,7 @@ class SharedByClients:
             metadata=metadata,
         )
 
-    def encode_subscription(self) -> bytes:
+    def encode_protocol_metadata(self) -> bytes:
         """The metadata that a member sends with each protocol: for the protocol type `consumer` the subscribed topic;
         for another type bytes that the coordinator cannot decode."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:

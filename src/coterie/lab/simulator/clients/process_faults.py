@@ -53,15 +53,15 @@ class ClientsFaults(FaultInjector[Client]):
         self._copy_numbers: Iterator[int] = count(2)
         self._no_start_before_ms = 0
         """Before this time no client starts, because all were killed together."""
-        self._set_faults(
+        self._set_faults_and_choose_interval(
             {
                 self._pause_random_process: 4,
-                self._kill_random_process: 4,
-                self._stop_random_client: 4,
+                self._kill_and_restart_random_process: 4,
+                self._stop_and_restart_random_client: 4,
                 self.kill_random_process_permanently: 1,
                 self._start_second_process: 2,
                 self._choose_protocols_of_next_process: 1,
-                self._kill_all_clients: 1,
+                self._kill_and_restart_all_clients: 1,
                 self._remove_static_member: 1,
                 self._delete_group: 1,
                 self._delete_offsets: 1,
@@ -83,7 +83,7 @@ class ClientsFaults(FaultInjector[Client]):
         and crash the coordinator once more."""
         self._no_start_before_ms = 0
         for client in list(self.live_processes.values()):
-            self._resume_process(client)
+            self._resume_process_if_paused(client)
         self.start_missing_services()
         self._infrastructure_faults.crash_and_restart_coordinator()
 
@@ -115,11 +115,11 @@ class ClientsFaults(FaultInjector[Client]):
             self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self.start_service_if_missing, service)
         )
 
-    def _stop_random_client(self) -> None:
+    def _stop_and_restart_random_client(self) -> None:
         """Stop a random client cleanly, if it is not paused; it starts again some time later."""
         client = self._random_process()
         if client is not None and not client.is_paused:
-            client.stop()
+            client.leave_if_dynamic_and_end()
             self._schedule_restart(client.service)
 
     def _start_second_process(self) -> None:
@@ -133,7 +133,7 @@ class ClientsFaults(FaultInjector[Client]):
         """Choose the list of protocols that the next process of a random client offers."""
         self._protocols_by_client[self._rng.choice(self._services)] = self._rng.choice(PROTOCOL_LISTS)
 
-    def _kill_all_clients(self) -> None:
+    def _kill_and_restart_all_clients(self) -> None:
         """Kill all clients; they start again after 10 s or after 60 s. In 60 s the offsets expire."""
         self._no_start_before_ms = self._world.now_ms + self._rng.choice((10_000, 60_000))
         for name in sorted(self.live_processes):
@@ -150,10 +150,10 @@ class ClientsFaults(FaultInjector[Client]):
         self._world.add_record(RecordKind.REQUESTED, OPERATOR, *recorded_values)
         self._play.network.send_request(
             OPERATOR,
-            lambda call: self._play.coordinator.serve_call(call, make_request),
+            lambda call: self._play.coordinator.serve_or_fail_call(call, make_request),
             on_response=lambda _: None,
             on_failure=lambda _: None,
-            late_max_ms=REQUEST_DELAY_MAX_MS,
+            late_max_if_broken_ms=REQUEST_DELAY_MAX_MS,
         )
 
     def _remove_static_member(self) -> None:

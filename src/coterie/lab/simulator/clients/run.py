@@ -60,10 +60,10 @@ def simulate_clients(
 
     def run_faults_and_settle() -> None:
         faults = ClientsFaults(play)
-        faults.run_with_faults(faults_ms)
+        faults.run_with_faults_and_end_them(faults_ms)
         world.run_until(world.now_ms + DELIVERY_MAX_MS)
         faults.start_missing_services()
-        run_until_settled_and_quiet(play, faults.live_processes.values())
+        run_until_quiet_and_crash_coordinator(play, faults.live_processes.values())
 
     return run_to_outcome(
         seed,
@@ -74,7 +74,7 @@ def simulate_clients(
     )
 
 
-def run_until_settled_and_quiet(play: SharedByClients, clients: Collection[Client]) -> None:
+def run_until_quiet_and_crash_coordinator(play: SharedByClients, clients: Collection[Client]) -> None:
     """Run until the clients have settled, and then for `QUIET_MS`, at whose end the clients must still be settled in
     the same generation. Then crash the coordinator, which checks that a replay of its records gives the live group.
 
@@ -98,7 +98,7 @@ def unsettled_reason(play: SharedByClients, clients: Collection[Client]) -> str 
     """The reason why the clients have not settled; None if the group is STABLE, each client is a member in its
     generation or was refused because the group is full, and each partition has one owner."""
     group: Group = play.coordinator.group
-    if not play.coordinator.is_group_stable:
+    if not play.coordinator.is_up_with_stable_group:
         return f"the coordinator is down, or the group is not STABLE (its phase is {group.phase})"
     accepted_clients = [client for client in clients if not client.refused_for_size]
     if len(accepted_clients) < len(clients) and len(group.members) < group.limits.group_size_max:

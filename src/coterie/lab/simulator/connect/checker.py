@@ -67,7 +67,7 @@ class ConnectGroupChecker(WorkersChecker):
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def check_received_member_epoch(self, process: ConnectWorkerProcess, epoch: int) -> None:
+    def check_member_epoch_not_lower(self, process: ConnectWorkerProcess, epoch: int) -> None:
         """Check ``epoch``, the member epoch of an assignment that ``process`` receives: unless it is 0, it must not be
         lower than that of the assignment before.
 
@@ -79,7 +79,7 @@ class ConnectGroupChecker(WorkersChecker):
                 f"{process.name} receives the member epoch {epoch} after {process.received_epoch}",
             )
 
-    def check_config_offset_of_report(self, process: ConnectWorkerProcess, config_offset: int) -> None:
+    def check_leader_read_log_before_report(self, process: ConnectWorkerProcess, config_offset: int) -> None:
         """Check the report of the configured jobs that the leader ``process`` sends. ``config_offset``, the offset up
         to which ``process`` has read the config log, must not be below the end offset that the log had when ``process``
         learned that it is the leader.
@@ -112,7 +112,7 @@ class ConnectGroupChecker(WorkersChecker):
         if process.member_id in self._cut_off:
             return
         for other in sorted_by_name(self.processes):
-            if other is not process and task in other.running_tasks and self._may_be_member(other):
+            if other is not process and task in other.running_tasks and self._may_still_be_member(other):
                 raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other.name} still runs")
         owner = process.instance_id or process.member_id
         epoch = process.job_epochs.get(task)
@@ -125,7 +125,7 @@ class ConnectGroupChecker(WorkersChecker):
             )
         self._last_run[task] = (epoch, owner)
 
-    def check_process_exit(self, process: WorkerProcess, code: int) -> None:
+    def check_drained_process_exit(self, process: WorkerProcess, code: int) -> None:
         # A job may be assigned to a drained worker that is about to leave: the worker does not start it.
         if process.is_draining and not process.is_ending and (code or process.running_tasks):
             runs = sorted(map(str, process.running_tasks))
@@ -135,14 +135,14 @@ class ConnectGroupChecker(WorkersChecker):
                 "worker must exit with code 0 and without a task",
             )
 
-    def count_and_check_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
-        super().count_and_check_task_stop(process, spec)
+    def count_and_check_stop_if_running(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
+        super().count_and_check_stop_if_running(process, spec)
         if spec is not None:
             self.stopped_tasks.append(spec.task)
 
     def _may_run_tasks_as_member(self, process: WorkerProcess) -> bool:
         # A paused process counts, too: its jobs stay held until its session ends.
-        return self._may_be_member(process)
+        return self._may_still_be_member(process)
 
-    def _was_removed(self, process: WorkerProcess) -> bool:
+    def _was_replaced_or_cut_off(self, process: WorkerProcess) -> bool:
         return process.member_id in self._cut_off

@@ -42,16 +42,16 @@ class SharedByConnectWorkers(SharedByWorkers):
         self.connections: list[SimConnection] = []
         """The connections of all processes. Those that have ended at the broker are removed when the next connection is
         added."""
-        coordinator.on_crash = self._end_all_connections
+        coordinator.on_crash = self._end_connections_after_crash
         self._member_ids = 0
 
-    def add_connection(self, connection: SimConnection) -> None:
+    def add_connection_and_drop_ended(self, connection: SimConnection) -> None:
         """Add ``connection``, a new one, to ``connections``, and remove the connections that have ended at the
         broker."""
         self.connections = [one for one in self.connections if one.is_open_at_broker]
         self.connections.append(connection)
 
-    def _end_all_connections(self) -> None:
+    def _end_connections_after_crash(self) -> None:
         """End all connections at the broker, because the coordinator has crashed."""
         for connection in self.connections:
             connection.end_after_coordinator_crash()

@@ -81,7 +81,7 @@ class SimConnection:
 
     # -- the worker's side ------------------------------------------------------------------------------------------
 
-    def send_request(self, send_effect: Send[member_messages.Request]) -> None:
+    def send_request_with_timeout(self, send_effect: Send[member_messages.Request]) -> None:
         """Send a request of the member. The member receives the response or the failure as an event later; if no
         response comes in the request's time limit, the worker closes the connection."""
         self._unanswered[send_effect.id] = None
@@ -91,8 +91,8 @@ class SimConnection:
         ) and self._world.draw_bool(probability):
             late_ms = self._world.rng.randint(0, REQUEST_DELAY_MAX_MS)
             self._world.add_record(RecordKind.BROKEN, self._link, late_ms)
-            self.break_at_worker("the connection broke", within_ms=300)
-        self._send_in_order(lambda: self._handle_request(send_effect), late_ms=late_ms)
+            self.break_at_worker_only("the connection broke", within_ms=300)
+        self._send_in_order(lambda: self._serve_or_reset(send_effect), late_ms=late_ms)
         self._world.call_after(
             send_effect.request.response_timeout_ms,
             lambda: self.process.call_now_or_on_resume(lambda: self._close_if_unanswered(send_effect)),
@@ -101,23 +101,23 @@ class SimConnection:
     def _close_if_unanswered(self, send_effect: Send[member_messages.Request]) -> None:
         """Close the connection if the process has not read the response to ``send_effect``."""
         if send_effect.id in self._unanswered:
-            self.close("no response")
+            self.close_and_fail_unanswered("no response")
 
-    def close(self, reason: str) -> None:
+    def close_and_fail_unanswered(self, reason: str) -> None:
         """Close the connection from the worker's side in an orderly way (FIN). All requests without a response fail
         with ``reason``. Does nothing if the connection has ended at the worker."""
         if self.is_open:
             self._end_at_worker(reason)
-            self._send_in_order(self.end_at_broker)
+            self._send_in_order(self.end_and_report_at_broker)
 
     def close_with_process(self, *, is_orderly: bool) -> None:
         """Close the connection from the worker's side because the process has ended: with FIN if ``is_orderly``, else
         with RST. The member receives no event."""
         if self.is_open:
             self.is_open = False
-            self._send_in_order(self.end_at_broker if is_orderly else self.reset_at_broker)
+            self._send_in_order(self.end_and_report_at_broker if is_orderly else self.reset_at_broker_unreported)
 
-    def break_at_worker(self, reason: str, *, within_ms: int) -> None:
+    def break_at_worker_only(self, reason: str, *, within_ms: int) -> None:
         """Let the worker see the end of the connection at a random time in the next ``within_ms``. The broker is not
         informed."""
         in_ms = self._world.rng.randint(1, within_ms)
@@ -139,13 +139,15 @@ class SimConnection:
         ``handle`` is called. If a message is lost, no later message of this connection is handled either."""
         number, self._sent_count = self._sent_count, self._sent_count + 1
 
-        def on_arrival() -> None:
+        def process_arrivals_in_order() -> None:
             self._arrived[number] = handle
             while (next_one := self._arrived.pop(self._handled_count, None)) is not None:
                 self._handled_count += 1
                 next_one()
 
-        self._network.send_message(self._link, Direction.TO_BROKER, on_arrival, on_loss=lambda: None, late_ms=late_ms)
+        self._network.send_message(
+            self._link, Direction.TO_BROKER, process_arrivals_in_order, on_loss=lambda: None, late_ms=late_ms
+        )
 
     def _read_next_response(self) -> None:
         """Let the process read the next response: pass it to the member, if the member still waits for it."""
@@ -157,13 +159,13 @@ class SimConnection:
 
     # -- the broker's side ------------------------------------------------------------------------------------------
 
-    def _handle_request(self, send_effect: Send[member_messages.Request]) -> None:
+    def _serve_or_reset(self, send_effect: Send[member_messages.Request]) -> None:
         """Let the coordinator handle a request that the broker has received. If the connection has ended at the broker,
         or the coordinator is down, reset the connection instead. The request may be handled a second time later
         (`RepeatedRequestFaults`)."""
         if not (self.is_open_at_broker and self._coordinator.is_up):
             self.is_open_at_broker = False
-            self.break_at_worker("the connection was reset", within_ms=20)
+            self.break_at_worker_only("the connection was reset", within_ms=20)
             return
         number = self._broker_side.count_request_and_release_holds()
         request = to_coordinator_request(
@@ -201,19 +203,21 @@ class SimConnection:
     def _send_response_in_order(self, number: int, request_id: RequestId, response: Response) -> None:
         """Send the response of the coordinator to the request with this ``number``, when the responses to all earlier
         requests on this connection were sent."""
-        self._broker_side.record_heartbeat_end(number, response if isinstance(response, HeartbeatResponse) else None)
+        self._broker_side.record_heartbeat_end_and_membership(
+            number, response if isinstance(response, HeartbeatResponse) else None
+        )
         self._ready[number] = (request_id, response)
         while self._in_order and self._in_order[0] in self._ready:
-            self._send_response(*self._ready.pop(self._in_order.popleft()))
+            self._send_response_if_open(*self._ready.pop(self._in_order.popleft()))
 
-    def _send_response(self, request_id: RequestId, response: Response) -> None:
+    def _send_response_if_open(self, request_id: RequestId, response: Response) -> None:
         """Send a response to the worker, unless the connection has ended at the broker."""
         if not self.is_open_at_broker:
             return
         number, self._response_count = self._response_count, self._response_count + 1
         worker_response = to_worker_response(response)
 
-        def on_arrival() -> None:
+        def process_arrivals_in_order() -> None:
             self._arrived_responses[number] = (request_id, worker_response)
             while (next_one := self._arrived_responses.pop(self._received_count, None)) is not None:
                 self._received_count += 1
@@ -221,9 +225,11 @@ class SimConnection:
                 self.process.call_now_or_on_resume(self._read_next_response)
 
         is_large = not isinstance(response, HeartbeatResponse) or response.assignment is not None
-        self._network.send_message(self._link, Direction.TO_WORKER, on_arrival, on_loss=lambda: None, is_large=is_large)
+        self._network.send_message(
+            self._link, Direction.TO_WORKER, process_arrivals_in_order, on_loss=lambda: None, is_large=is_large
+        )
 
-    def end_at_broker(self) -> None:
+    def end_and_report_at_broker(self) -> None:
         """End the connection at the broker with an orderly end (FIN), whether or not the worker has closed the
         connection. Does nothing if the connection has ended at the broker. The end is reported to the coordinator if
         two conditions hold: the coordinator runs, and no request of the connection is without a response, except a
@@ -235,7 +241,7 @@ class SimConnection:
             self._world.add_record(RecordKind.CLOSED, self._link)
             self._broker_side.notify_groups_of_close()
 
-    def reset_at_broker(self) -> None:
+    def reset_at_broker_unreported(self) -> None:
         """End the connection at the broker with a reset (RST). Unlike an orderly end, a reset is not reported to the
         coordinator, because it does not show that the process has ended."""
         self.is_open_at_broker = False
@@ -248,6 +254,6 @@ class SimConnection:
             self._network.send_message(
                 self._link,
                 Direction.TO_WORKER,
-                lambda: self.break_at_worker("the connection was reset", within_ms=200),
+                lambda: self.break_at_worker_only("the connection was reset", within_ms=200),
                 on_loss=lambda: None,
             )

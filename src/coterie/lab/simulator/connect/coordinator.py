@@ -40,7 +40,7 @@ from coterie.lab.simulator.connect.group_state import (
     replay_group,
 )
 from coterie.lab.simulator.coordinator import CoordinatorDisk
-from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.invariants import AssertionToViolationContext
 from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, jobs_text, recorded_name
 from coterie.lab.simulator.world import SimTimers, World
 from coterie.lab.steps import MachineSteps
@@ -69,7 +69,7 @@ class ConnectCoordinatorStep:
         if not isinstance(self.event, Heartbeat):
             return False
         return not any(
-            isinstance(effect, Reply) and effect.to == self.event.reply_to and _is_refusal(effect.response)
+            isinstance(effect, Reply) and effect.to == self.event.reply_to and _has_refusing_error(effect.response)
             for effect in self.output.effects
         )
 
@@ -186,7 +186,7 @@ class SimConnectCoordinator:
         response; never if the coordinator crashes before. The coordinator must be up."""
         self._respond_to[request.reply_to] = respond
         self._unanswered_requests[request.reply_to] = request
-        if _is_request_recorded(request):
+        if _is_request_in_digest(request):
             self._world.add_record(
                 RecordKind.ASKED, client, recorded_name(request), *_recorded_values_of_request(request)
             )
@@ -214,7 +214,7 @@ class SimConnectCoordinator:
         group, before = self.group, self._hard_state_before_step
         # Before the first step a group may have what an incomplete step has left.
         state_before = None if isinstance(event, GroupLoaded) else group.group_state()
-        with MachineAssertionsAsViolations("groups"):
+        with AssertionToViolationContext("groups"):
             output = self._steps.step_connect_group(group, event, now_ms=self._world.now_ms)
             if output.records or isinstance(event, GroupLoaded):  # Otherwise the hard state has not changed.
                 check_all_invariants(group)
@@ -251,7 +251,7 @@ class SimConnectCoordinator:
         for effect in self._outbox.pop_durable_effects():
             match effect:
                 case Reply(to=reply_to, response=response):
-                    self._send_response(reply_to, response)
+                    self._check_and_send_response(reply_to, response)
                 case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
                 case CancelTimer(key=key):
@@ -265,14 +265,14 @@ class SimConnectCoordinator:
         start_count = self._start_count
         duration_ms, target = self._assignor.compute_duration_and_target(snapshot)
 
-        def on_computed() -> None:
+        def feed_target_unless_restarted() -> None:
             if self.is_up and start_count == self._start_count:
                 self.feed_event(TargetComputed(group_epoch=snapshot.group_epoch, target=target))
 
         self._world.add_record(RecordKind.COMPUTES, "coordinator", snapshot.group_epoch, target is not None)
-        self._world.call_after(duration_ms, on_computed)
+        self._world.call_after(duration_ms, feed_target_unless_restarted)
 
-    def _send_response(self, reply_to: ReplyTo, response: Response) -> None:
+    def _check_and_send_response(self, reply_to: ReplyTo, response: Response) -> None:
         """Check the response to the request ``reply_to``, and send it."""
         respond, request = self._respond_to.pop(reply_to), self._unanswered_requests.pop(reply_to)
         self._durable_group.check_response_is_durable(
@@ -280,7 +280,7 @@ class SimConnectCoordinator:
         )
         self._checker.check_sent_response(request, response)
         if (
-            _is_request_recorded(request)
+            _is_request_in_digest(request)
             or response.error is not ConnectErrorCode.NONE
             or _response_has_assignment(response)
         ):
@@ -293,17 +293,17 @@ class SimConnectCoordinator:
         respond(response)
 
     @property
-    def is_group_stable(self) -> bool:
+    def is_up_with_stable_group(self) -> bool:
         """Whether the coordinator runs and the group is STABLE."""
         return self.is_up and self.group.group_state() is GroupState.STABLE
 
 
-def _is_refusal(response: Response) -> bool:
+def _has_refusing_error(response: Response) -> bool:
     """Whether ``response`` has an error that refuses its request; COMPUTE_ASSIGNMENT does not."""
     return response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT)
 
 
-def _is_request_recorded(request: Request) -> bool:
+def _is_request_in_digest(request: Request) -> bool:
     """Whether ``request`` and its response are added to the records of the simulation. Of heartbeats, only those are
     recorded with which a member joins or leaves, or reports the configured jobs; the response to another heartbeat is
     recorded only if it has an error or an assignment."""

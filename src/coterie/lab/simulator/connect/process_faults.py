@@ -29,7 +29,7 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
         cluster.assignor.fault_probability = self._rng.choice((0.0, 0.0, 0.1, 0.4))
         cluster.repeated_request_faults.repeat_probability = self._rng.choice((0.0, 0.02, 0.1))
         self._group_configs: dict[str, str] = {}
-        self._set_worker_faults(
+        self._choose_and_set_worker_faults(
             {
                 self._end_connection_at_one_side: 6,
                 self._restart_proxy: 2,
@@ -91,9 +91,9 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
             return
         connection = process.connection
         ends: list[tuple[str, str, Callable[[], None]]] = [
-            ("worker", "RST", lambda: connection.break_at_worker("the connection was reset", within_ms=5)),
-            ("broker", "RST", connection.reset_at_broker),
-            ("broker", "FIN", connection.end_at_broker),
+            ("worker", "RST", lambda: connection.break_at_worker_only("the connection was reset", within_ms=5)),
+            ("broker", "RST", connection.reset_at_broker_unreported),
+            ("broker", "FIN", connection.end_and_report_at_broker),
         ]
         side, kind, end = self._rng.choice(ends)
         self._world.add_record(RecordKind.CONNECTION_ENDS, process.service, side, kind)
@@ -106,8 +106,8 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
             connection = process.connection
             if connection is not None and self._rng.random() < 0.8:
                 self._world.add_record(RecordKind.CONNECTION_ENDS, process.service, "proxy", "FIN")
-                connection.end_at_broker()
-                connection.break_at_worker("the proxy has closed the connection", within_ms=3_000)
+                connection.end_and_report_at_broker()
+                connection.break_at_worker_only("the proxy has closed the connection", within_ms=3_000)
 
     def _restart_worker_with_other_assignor(self) -> None:
         """Switch a random worker between its own assignor and the assignor of the coordinator, and restart the
@@ -134,7 +134,7 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
             self._group_configs[key] = str(self._rng.choice(choices[key]))
         configs = dict(self._group_configs)
         self._world.add_record(RecordKind.GROUP_CONFIGURED, *(f"{one}={value}" for one, value in configs.items()))
-        self._send_operator_request(
+        self._pass_operator_request_if_up(
             lambda: SetGroupConfigs(reply_to=self._cluster.coordinator.fresh_reply_to(), configs=configs)
         )
 
@@ -144,11 +144,11 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
         if process is not None:
             member_id = process.member_id
             self._world.add_record(RecordKind.MEMBER_REMOVED, member_id)
-            self._send_operator_request(
+            self._pass_operator_request_if_up(
                 lambda: RemoveMember(reply_to=self._cluster.coordinator.fresh_reply_to(), member_id=member_id)
             )
 
-    def _send_operator_request(self, make_request: Callable[[], Request]) -> None:
+    def _pass_operator_request_if_up(self, make_request: Callable[[], Request]) -> None:
         """Pass an operator's request to the coordinator at once, if the coordinator runs. The response is ignored."""
         if self._cluster.coordinator.is_up:
             self._cluster.coordinator.serve("operator", make_request(), lambda response: None)

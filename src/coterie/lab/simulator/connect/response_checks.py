@@ -41,7 +41,7 @@ class ResponseChecker:
             case Heartbeat(), HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
                 self._check_heartbeat_response(request, response)
             case _, PrepareAssignmentResponse(snapshot=snapshot) if snapshot is not None:
-                self._check_prepared_snapshot(snapshot)
+                self._check_one_input_per_group_epoch(snapshot)
             case _:
                 pass
 
@@ -65,13 +65,13 @@ class ResponseChecker:
             self._member_epochs[member_id] = max(epoch, last_epoch)
             self._highest_epoch = max(self._highest_epoch, epoch)
         if response.leader is not None:
-            self._check_leader_epoch(response.leader)
+            self._check_one_leader_per_epoch(response.leader)
         if response.assignment is None:
             return
         self._highest_epoch = max(self._highest_epoch, response.assignment.assignment_epoch)
         owner = self._instance_ids.get(member_id, member_id)
         jobs_with_epoch = set[Job]()
-        for job_epoch, jobs in response.assignment.jobs_by_epoch.items():
+        for job_epoch, jobs in response.assignment.jobs_by_assignment_epoch.items():
             if not 0 < job_epoch <= response.assignment.assignment_epoch:
                 raise Violation(
                     Invariant.VALID_JOB_EPOCH,
@@ -94,7 +94,7 @@ class ResponseChecker:
                 f"for {job_list_text(Jobs.of(jobs_with_epoch))}",
             )
 
-    def _check_leader_epoch(self, leader: LeaderOfGroup) -> None:
+    def _check_one_leader_per_epoch(self, leader: LeaderOfGroup) -> None:
         """Check that no leader epoch is sent with two different leaders.
 
         :raises Violation: EPOCH_GIVEN_ONCE.
@@ -109,7 +109,7 @@ class ResponseChecker:
                 f"{known_leader}",
             )
 
-    def _check_prepared_snapshot(self, snapshot: GroupSnapshot) -> None:
+    def _check_one_input_per_group_epoch(self, snapshot: GroupSnapshot) -> None:
         """Check that ``snapshot`` has the same input of the computation as all earlier snapshots with its group epoch,
         also those before a crash. This input is the configured jobs and the members' claims, drains and assignor
         metadata.

@@ -64,13 +64,13 @@ def simulate_connect_group(
     def run_faults_and_checks() -> None:
         faults = ConnectGroupFaults(cluster)
         checker.processes = faults.live_processes
-        faults.run_with_faults(faults_ms)
+        faults.run_with_faults_and_end_them(faults_ms)
         checks = ConnectChecksAfterFaults(cluster, faults)
         checks.run_until_settled_and_check()
         # Two late messages after each other may end the lease of a member, if an operator has set a short session.
         network.late_probability = 0
-        checks.check_no_rebalance()
-        checks.check_unsigned_refused()
+        checks.check_no_rebalance_or_task_start()
+        checks.check_forged_refused_if_signed()
         checks.make_and_check_one_change()
         coordinator.crash()
 

@@ -23,7 +23,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
     _faults: ConnectGroupFaults
 
     @property
-    def _group_epoch(self) -> int:
+    def _generation_or_group_epoch(self) -> int:
         return self._cluster.coordinator.group.group_epoch
 
     @property
@@ -52,7 +52,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
 
     def _unsettled_group_reason(self) -> str | None:
         coordinator, processes = self._cluster.coordinator, self._processes
-        if not coordinator.is_group_stable and processes:
+        if not coordinator.is_up_with_stable_group and processes:
             return (
                 f"the coordinator is down, or the group is not STABLE (its state is {coordinator.group.group_state()})"
             )
@@ -83,9 +83,11 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
         stale_count = len(self._cluster.config_log.connectors_with_outdated_task_configs())
         draining_count = sum(process.is_draining for process in self._processes)
         # A worker that relaunches after its drain joins again.
-        returning_count = sum(process.returns_after_drain for process in self._processes)
+        returning_count = sum(process.relaunches_after_drain for process in self._processes)
         # Name, change, number of targets that have to be computed, and the number of tasks that may stop.
-        new_connectors = [name for name in BURST_CONNECTORS if name not in self._cluster.config_log.connector_names()]
+        new_connectors = [
+            name for name in BURST_CONNECTORS if name not in self._cluster.config_log.sorted_connector_names()
+        ]
         changes: list[tuple[str, Callable[[], None], int, Callable[[], int | None]]] = [
             # The leader reports each connector and its tasks.
             ("burst", partial(self._create_connector_burst, new_connectors), 2 * len(new_connectors) + 2, lambda: 0),

@@ -75,10 +75,10 @@ class CoordinatorStepChecker:
             self._check_session_removal(step)
             self._check_epoch_changes(step)
             self._check_target(step)
-            self._check_member_and_job_epochs(after)
+            self._check_epochs_and_held_jobs(after)
             self._store_revocation_times(after)
-        self._check_revocation_timers(step)
-        self._check_instance_id_refusals(step)
+        self._check_revocation_deadlines(step)
+        self._check_own_instance_id_not_refused(step)
         self._check_computation_is_needed(after)
         if step.output.records or isinstance(step.event, Heartbeat):
             self._check_waiting_members(step)
@@ -146,10 +146,10 @@ class CoordinatorStepChecker:
             case Heartbeat(member_id=member_id) as heartbeat if member_id == holder and step.is_accepted_heartbeat:
                 return heartbeat.member_epoch <= JOIN or (heartbeat.owned is not None and job not in heartbeat.owned)
             case TimerFired(key=SessionTimer(member_id=member_id) | HeldJobsTimer(member_id=member_id)):
-                return member_id == holder and self._has_session_ended(step.hard_state_before, holder)
+                return member_id == holder and self._has_session_or_hold_ended(step.hard_state_before, holder)
             case TimerFired(key=ConnectionGraceTimer(member_id=member_id)):
                 has_grace_ended = self._world.now_ms >= self._grace_ends_ms.get(holder, self._world.now_ms + 1)
-                return member_id == holder and has_grace_ended and not self._were_many_connections_closed(holder)
+                return member_id == holder and has_grace_ended and not self._may_proxy_have_closed_connection(holder)
             case GroupLoaded():
                 # A crash has cut a step in which the member left, or joined again with no jobs.
                 before = step.hard_state_before
@@ -158,7 +158,7 @@ class CoordinatorStepChecker:
             case _:
                 return False
 
-    def _were_many_connections_closed(self, member_id: MemberId) -> bool:
+    def _may_proxy_have_closed_connection(self, member_id: MemberId) -> bool:
         """Whether the connections of at least two members, and of at least half of the group, were closed within one
         grace of the time at which the connection of the member was closed last: a proxy may have ended, not the
         workers."""
@@ -168,7 +168,7 @@ class CoordinatorStepChecker:
         together = {one for closed_ms, one, *_ in self._orderly_connection_ends if abs(closed_ms - at_ms) <= grace_ms}
         return len(together) >= max(2, size / 2)
 
-    def _has_session_ended(self, before: HardState, member_id: MemberId) -> bool:
+    def _has_session_or_hold_ended(self, before: HardState, member_id: MemberId) -> bool:
         """Whether the session of the member has ended: a session timeout has passed since the coordinator last accepted
         a heartbeat of it; for a departed member, whether the time has passed until which its jobs are held. ``before``
         is the hard state before the step."""
@@ -186,7 +186,7 @@ class CoordinatorStepChecker:
         """
         match step.event:
             case TimerFired(key=SessionTimer(member_id=member_id)):
-                if member_id not in step.group.members and not self._has_session_ended(
+                if member_id not in step.group.members and not self._has_session_or_hold_ended(
                     step.hard_state_before, member_id
                 ):
                     raise Violation(Invariant.PATIENT, f"{member_id} is removed before the end of its session")
@@ -204,7 +204,7 @@ class CoordinatorStepChecker:
             for job in current.pending
         }
 
-    def _check_revocation_timers(self, step: ConnectCoordinatorStep) -> None:
+    def _check_revocation_deadlines(self, step: ConnectCoordinatorStep) -> None:
         """Check that each member that has jobs to give back has a timer that removes it a rebalance timeout after the
         revocation of the job that it has had to give back for the longest time.
 
@@ -224,7 +224,7 @@ class CoordinatorStepChecker:
                     f"{timeout_ms} ms, but its timer is set to {deadline_ms}",
                 )
 
-    def _check_instance_id_refusals(self, step: ConnectCoordinatorStep) -> None:
+    def _check_own_instance_id_not_refused(self, step: ConnectCoordinatorStep) -> None:
         """Check that no heartbeat is refused with UNRELEASED_INSTANCE_ID if its sender is the member with this instance
         id.
 
@@ -331,7 +331,7 @@ class CoordinatorStepChecker:
                     f"jobs are {job_list_text(group.configured_jobs)}",
                 )
 
-    def _check_member_and_job_epochs(self, group: Group) -> None:
+    def _check_epochs_and_held_jobs(self, group: Group) -> None:
         """Check that a member whose member epoch is that of its target holds only jobs of its target, and that no
         member epoch is above the assignment epoch; that each held job has one job epoch, above 0 and at most the
         assignment epoch; and that in a STABLE group every member, except one that has left for a short time, is
@@ -341,7 +341,7 @@ class CoordinatorStepChecker:
         """
         is_stable = group.group_state() is GroupState.STABLE
         for member_id, current in group.currents.items():
-            target, epoch = group.targets[member_id].target.jobs, group.target_epoch(member_id)
+            target, epoch = group.targets[member_id].target.jobs, group.assignment_epoch_to_reach(member_id)
             member_epoch = GroupEpoch(current.member_epoch)
             if member_epoch == epoch and current.member_epoch > JOIN and not current.held_jobs <= target:
                 raise Violation(
@@ -395,7 +395,7 @@ class CoordinatorStepChecker:
             answered.add(event.member_id)
         for member_id in sorted(held | answered):
             current, target = group.currents[member_id], group.targets[member_id].target.jobs
-            if current.assigned == target or group.target_epoch(member_id) is None:
+            if current.assigned == target or group.assignment_epoch_to_reach(member_id) is None:
                 continue
             # A member gets no new jobs while another member waits for a job that it has to give back, or while it may
             # not have received a revocation. While a new target is needed, the targets do not show yet which jobs

@@ -11,7 +11,7 @@ from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.connections import SimConnection
 from coterie.lab.simulator.connect.process import ConnectWorkerProcess
 from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME
-from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.invariants import AssertionToViolationContext
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
 from coterie.lab.simulator.workers.settings import (
     GROUP_ID,
@@ -68,7 +68,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
             HerderSettings(
                 worker_id=WorkerId(service),
                 url=url,
-                plugin_version="0",
+                plugin_version_in_statuses="0",
                 group_protocol=GroupProtocolName.CONNECT,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
@@ -91,7 +91,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
                 rebalance_timeout_ms=setup.rebalance_timeout_ms,
                 config_topic_id=bytes(16),
                 connection_grace_ms=setup.connection_grace_ms,
-                allowed_response_hold_ms=setup.max_wait_ms,
+                coordinator_hold_max_ms=setup.max_wait_ms,
             ),
             handover,
         )
@@ -116,7 +116,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
             f"claims {jobs_text(setup.claims)}" if setup.claims is not None else None,
         )
         self.feed_member(events.MemberStarted())
-        self._start_herder()
+        self._feed_log_and_open_runtime_later()
 
     def kill(self, kind: RecordKind, *values: RecordValue) -> None:
         super().kill(kind, *values)
@@ -131,7 +131,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
         match order:
             case SetConfiguredJobs(config_offset=config_offset, jobs=jobs):
                 self._add_process_record(RecordKind.CONFIGURES, config_offset, jobs_text(jobs))
-                self.cluster.checker.check_config_offset_of_report(self, config_offset)
+                self.cluster.checker.check_leader_read_log_before_report(self, config_offset)
             case InstallTarget(target=target):
                 self._add_process_record(RecordKind.INSTALLS, target is not None)
             case SuspendMembership():
@@ -159,7 +159,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
 
         :raises Violation: MACHINE_CHECK.
         """
-        with MachineAssertionsAsViolations("herder"):
+        with AssertionToViolationContext("herder"):
             match effect.news:
                 case JobsAssigned(jobs=jobs):
                     assert not jobs & self._announced, (
@@ -177,14 +177,14 @@ class ConnectGroupWorker(ConnectWorkerProcess):
     def feed_herder(self, event: herder.Event) -> None:
         """Step the herder with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
         effects of the present step have been performed. Does nothing after the process has ended."""
-        self._run_step_in_order(lambda: super(ConnectGroupWorker, self).feed_herder(event))
+        self._run_now_or_after_present_step(lambda: super(ConnectGroupWorker, self).feed_herder(event))
 
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
         effects of the present step have been performed. Does nothing after the process has ended."""
-        self._run_step_in_order(lambda: self._step_member(event))
+        self._run_now_or_after_present_step(lambda: self._step_member(event))
 
-    def _run_step_in_order(self, take_step: Callable[[], None]) -> None:
+    def _run_now_or_after_present_step(self, take_step: Callable[[], None]) -> None:
         """Call ``take_step`` when all effects of the present step have been performed, or now if no step is in
         progress. Without this order, a heartbeat could be sent before an earlier heartbeat, but the numbers of
         heartbeats must rise on a connection."""
@@ -199,7 +199,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
             self._is_stepping = False
 
     def _step_member(self, event: member_messages.Event) -> None:
-        with MachineAssertionsAsViolations("member"):
+        with AssertionToViolationContext("member"):
             output = self.cluster.steps.step_connect_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
@@ -223,14 +223,14 @@ class ConnectGroupWorker(ConnectWorkerProcess):
                 self.feed_herder(effect)
             case Assigned():
                 # With the herder's step: until then the herder acts by the assignment before.
-                self._run_step_in_order(lambda: self._record_and_store_assignment(effect))
+                self._run_now_or_after_present_step(lambda: self._record_and_store_assignment(effect))
                 self.feed_herder(effect)
             case TargetRequested(snapshot=snapshot):
                 self._add_process_record(RecordKind.TARGET_WANTED, snapshot.group_epoch, len(snapshot.members))
                 self.feed_herder(effect)
             case MembershipLost():
                 self._add_process_record(RecordKind.MEMBERSHIP_LOST)
-                self._run_step_in_order(self._forget_assignment)
+                self._run_now_or_after_present_step(self._forget_assignment)
                 self.feed_herder(effect)
             case MembershipRefused():
                 self._add_process_record(RecordKind.MEMBERSHIP_REFUSED)
@@ -264,14 +264,14 @@ class ConnectGroupWorker(ConnectWorkerProcess):
             jobs_text(assigned.jobs),
             jobs_text(assigned.revoked),
         )
-        self.cluster.checker.check_received_member_epoch(self, assigned.epoch)
+        self.cluster.checker.check_member_epoch_not_lower(self, assigned.epoch)
         self.received_epoch = assigned.epoch
         self.assigned_jobs = assigned.jobs
         led_epoch = details.leader_epoch if assigned.leader == self.member_id else None
         if led_epoch is not None and led_epoch != self.led_epoch:
             self.config_log_end_when_led = self.cluster.config_log.end_offset
         self.led_epoch = led_epoch
-        self.job_epochs = {job: epoch for epoch, jobs in details.jobs_by_epoch.items() for job in jobs}
+        self.job_epochs = {job: epoch for epoch, jobs in details.jobs_by_assignment_epoch.items() for job in jobs}
 
     def _send_request(self, send_effect: events.Send[member_messages.Request]) -> None:
         """Send a request of the member to the coordinator, on a new connection if no connection is open."""
@@ -286,5 +286,5 @@ class ConnectGroupWorker(ConnectWorkerProcess):
                 self,
                 self.feed_member,
             )
-            self.cluster.add_connection(self.connection)
-        self.connection.send_request(send_effect)
+            self.cluster.add_connection_and_drop_ended(self.connection)
+        self.connection.send_request_with_timeout(send_effect)

@@ -75,7 +75,7 @@ class ClassicGroupChecker(WorkersChecker):
         if isinstance(step.event, Heartbeat):
             return  # A heartbeat changes nothing that is checked here.
         if isinstance(step.event, SyncGroup):
-            self._check_leader_assignments(step.event, step)
+            self._check_assigned_member_ids(step.event, step)
         for instance_id, former in step.group_before.static_members.items():
             if step.group.static_members.get(instance_id, former) != former:
                 self._fenced_member_ids.add(former)
@@ -90,7 +90,7 @@ class ClassicGroupChecker(WorkersChecker):
         if isinstance(step.event, TimerFired) and isinstance(step.event.key, SessionTimer):
             self._check_removed_members_stopped(step.group_before.members - step.group.members.keys())
 
-    def _check_leader_assignments(self, request: SyncGroup, step: CoordinatorStep) -> None:
+    def _check_assigned_member_ids(self, request: SyncGroup, step: CoordinatorStep) -> None:
         """If the step writes the assignments of ``request``, the leader's SyncGroup, check that they are for all
         members of the group and for no other member.
 
@@ -121,9 +121,9 @@ class ClassicGroupChecker(WorkersChecker):
                 )
         elif record.generation > self._last_checked_generation:
             self._last_checked_generation = record.generation
-            self._check_round(record)
+            self._check_and_store_round(record)
 
-    def _check_round(self, record: GenerationWritten) -> None:
+    def _check_and_store_round(self, record: GenerationWritten) -> None:
         """Check the assignments of a generation, unless one of them has an error instead of jobs.
 
         :raises Violation: KNOWN_MEMBERS, or those of `check_round`.
@@ -172,11 +172,11 @@ class ClassicGroupChecker(WorkersChecker):
         :raises Violation: GENERATION_RISES.
         """
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
-            self._check_join_response(response)
+            self._check_same_leader_and_members(response)
         elif isinstance(request, SyncGroup) and response.error is ErrorCode.rebalance_in_progress:
             self.refused_sync_count += 1
 
-    def _check_join_response(self, response: JoinGroupResponse) -> None:
+    def _check_same_leader_and_members(self, response: JoinGroupResponse) -> None:
         """Check that all members of a generation receive the same leader and protocol, and that its leader always
         receives the same members.
 
@@ -219,7 +219,7 @@ class ClassicGroupChecker(WorkersChecker):
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
         for process in sorted_by_name(self.processes):
-            if process.member_id in removed_members and self._should_have_stopped(process):
+            if process.member_id in removed_members and self._has_had_time_to_stop(process):
                 self._check_runs_no_task(process, "was removed from the group")
 
     # -- workers ----------------------------------------------------------------------------------------------------
@@ -278,5 +278,5 @@ class ClassicGroupChecker(WorkersChecker):
             and process.protocol >= ConnectProtocol.SESSIONED
         )
 
-    def _was_removed(self, process: WorkerProcess) -> bool:
+    def _was_replaced_or_cut_off(self, process: WorkerProcess) -> bool:
         return process.member_id in self._fenced_member_ids

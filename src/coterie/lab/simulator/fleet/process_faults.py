@@ -23,7 +23,7 @@ class ClassicGroupFaults(WorkersFaults[ClassicGroupWorker]):
     def __init__(self, cluster: SharedByClassicWorkers) -> None:
         super().__init__(cluster, cluster.coordinator)
         self._choose_worker_setups()
-        self._set_worker_faults({self._change_protocol_and_restart_all: 2})
+        self._choose_and_set_worker_faults({self._change_protocol_and_restart_all: 2})
 
     def _choose_worker_setups(self) -> None:
         """Choose random settings for each worker: instance id, protocol and claims."""
@@ -53,7 +53,7 @@ class ClassicGroupFaults(WorkersFaults[ClassicGroupWorker]):
         # refuses a worker without that protocol until there has been a round.
         self._change_worker_setup(name, protocol=ConnectProtocol.STATIC)
 
-    def _ends_if_replaced(self, process: ClassicGroupWorker) -> bool:
+    def _is_fenced_when_replaced(self, process: ClassicGroupWorker) -> bool:
         return process.instance_id is not None  # KIP-345 fences the former member.
 
     def start_additional_worker(self) -> None:

@@ -42,7 +42,7 @@ class RoundMember:
     """The jobs that the previous checked round revoked from the member."""
 
     @property
-    def still_stopping_jobs(self) -> Jobs:
+    def owned_jobs_revoked_again(self) -> Jobs:
         """The jobs that the previous round and this round revoke, and that the member still reports: the member is
         still stopping them."""
         return self.revoked & self.revoked_in_last_round & self.owned
@@ -169,7 +169,7 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
             Invariant.ACCOUNTED, round_, f"keeps jobs that are not configured: {job_list_text(surplus)}"
         )
     if round_.protocol is ConnectProtocol.EAGER:
-        _check_eager_round(round_, owned_after)
+        _check_eager_assigns_all_or_none(round_, owned_after)
         return
     if round_.unassigned_jobs and round_.delay_ms == 0:
         raise _make_round_violation(
@@ -178,8 +178,8 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
             f"assigns to no member {job_list_text(round_.unassigned_jobs)}, without a delay",
         )
     for member_id, member in sorted(round_.members.items()):
-        _check_claims(round_, policy, member_id, member)
-        _check_quota(round_, member_id, member)
+        _check_eligible_jobs_only(round_, policy, member_id, member)
+        _check_quota_if_assigned(round_, member_id, member)
     _check_stops(round_, policy)
 
 
@@ -198,7 +198,7 @@ def _check_released_first(round_: CheckedRound) -> None:
                 )
 
 
-def _check_eager_round(round_: CheckedRound, owned_after: Jobs) -> None:
+def _check_eager_assigns_all_or_none(round_: CheckedRound, owned_after: Jobs) -> None:
     """Check that an eager round assigns all configured jobs, or none: it assigns none while members may still run jobs
     from an earlier round with a cooperative protocol (KIP-415, downgrades). ``owned_after``: all jobs that members own
     after the round.
@@ -211,7 +211,9 @@ def _check_eager_round(round_: CheckedRound, owned_after: Jobs) -> None:
         )
 
 
-def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: MemberId, member: RoundMember) -> None:
+def _check_eligible_jobs_only(
+    round_: CheckedRound, policy: RebalancePolicy, member_id: MemberId, member: RoundMember
+) -> None:
     """Check that ``member`` is assigned only jobs that it may run, and must release the configured jobs that it may not
     run. A draining member may keep such jobs while jobs stay unassigned because of the delay, and if the policy limits
     moves.
@@ -240,7 +242,7 @@ def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: Memb
         )
 
 
-def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember) -> None:
+def _check_quota_if_assigned(round_: CheckedRound, member_id: MemberId, member: RoundMember) -> None:
     """Check that a member that is assigned connectors then owns no more connectors than its quota, the ceiling of the
     average; the same for tasks. Claimed jobs do not count. Not checked for static members, members with claims and
     draining members.
@@ -275,7 +277,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
     """
     owners_by_job: dict[Job, list[RoundMember]] = {}
     for owner in round_.members.values():
-        for job in (owner.owned - owner.still_stopping_jobs) & round_.configured_jobs:
+        for job in (owner.owned - owner.owned_jobs_revoked_again) & round_.configured_jobs:
             owners_by_job.setdefault(job, []).append(owner)
     owners_by_stopped_job = {
         job: owners for job, owners in owners_by_job.items() if all(job in part.revoked for part in owners)
@@ -312,7 +314,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
     if stopped_for_balance:
         fewest = max(
             _fewest_balance_stops(round_, owners_by_job, stopped_for_balance, owner_by_job)
-            for owner_by_job in _owner_choices(round_, stopped_for_balance)
+            for owner_by_job in _owner_choices_up_to_max(round_, stopped_for_balance)
         )
         if len(stopped_for_balance) > fewest:
             raise _make_round_violation(
@@ -322,7 +324,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
             )
 
 
-def _owner_choices(
+def _owner_choices_up_to_max(
     round_: CheckedRound, stopped_for_balance: Mapping[Job, Sequence[RoundMember]]
 ) -> Sequence[Mapping[Job, RoundMember]]:
     """The possible choices of one owner for each job of ``stopped_for_balance``, at most `OWNER_CHOICES_MAX` of them.

@@ -48,11 +48,11 @@ def simulate_fleet(
     def run_faults_and_checks() -> None:
         faults = ClassicGroupFaults(cluster)
         checker.processes = faults.live_processes
-        faults.run_with_faults(faults_ms)
+        faults.run_with_faults_and_end_them(faults_ms)
         checks = ClassicChecksAfterFaults(cluster, faults)
         checks.run_until_settled_and_check()
-        checks.check_no_rebalance()
-        checks.check_unsigned_refused()
+        checks.check_no_rebalance_or_task_start()
+        checks.check_forged_refused_if_signed()
         checks.make_and_check_one_change()
         coordinator.crash()
 

@@ -22,21 +22,21 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
     _faults: ClassicGroupFaults
 
     @property
-    def _protocol(self) -> str | None:
+    def _protocol_wire_name(self) -> str | None:
         """The wire name of the group's protocol; None if the present generation has none yet."""
         return self._cluster.coordinator.group.protocol
 
     @property
-    def _group_epoch(self) -> int:
+    def _generation_or_group_epoch(self) -> int:
         return self._cluster.coordinator.group.generation
 
     @property
     def _are_requests_signed(self) -> bool:
-        return self._protocol not in (ConnectProtocol.EAGER.wire_name, ConnectProtocol.COMPATIBLE.wire_name)
+        return self._protocol_wire_name not in (ConnectProtocol.EAGER.wire_name, ConnectProtocol.COMPATIBLE.wire_name)
 
     @property
     def _transmits_claims(self) -> bool:
-        return self._protocol == ConnectProtocol.STATIC.wire_name
+        return self._protocol_wire_name == ConnectProtocol.STATIC.wire_name
 
     def _unsettled_member_reason(self, process: ClassicWorkerProcess) -> str | None:
         generation = self._cluster.coordinator.group.generation
@@ -46,7 +46,7 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
 
     def _unsettled_group_reason(self) -> str | None:
         group = self._cluster.coordinator.group
-        if not self._cluster.coordinator.is_group_stable:
+        if not self._cluster.coordinator.is_up_with_stable_group:
             return f"the coordinator is down, or the group is not STABLE (its phase is {group.phase})"
         if {process.member.member_id for process in self._processes} != group.members.keys():
             return f"members are {sorted(group.members)}, workers are {[process.name for process in self._processes]}"
@@ -84,7 +84,7 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
         ]
         checker = self._cluster.checker
         # In a group whose protocol is eager, the change stops all tasks, also if the change ends that protocol.
-        is_eager = self._protocol == ConnectProtocol.EAGER.wire_name
+        is_eager = self._protocol_wire_name == ConnectProtocol.EAGER.wire_name
         generation, stops_before, undelivered_before, releases_before = (
             self._cluster.coordinator.group.generation,
             checker.stop_count,
@@ -97,7 +97,7 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
         # A draining worker that had to stay, since no worker could take its jobs, may be able to leave now.
         draining_count = sum(process.is_draining for process in self._processes)
         # A worker that relaunches after its drain joins again: the workers may release jobs for it.
-        returning_count = sum(process.returns_after_drain for process in self._processes)
+        returning_count = sum(process.relaunches_after_drain for process in self._processes)
         name, change, rounds_max, may_stop = self._world.rng.choice(changes)
         self._world.add_record(RecordKind.CHANGE, name)
         change()
@@ -123,7 +123,7 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
     def _create_connector_burst(self) -> None:
         """Request to create those of `BURST_CONNECTORS` that do not exist, one every 20 ms."""
         for number, name in enumerate(BURST_CONNECTORS):
-            if name not in self._cluster.config_log.connector_names():
+            if name not in self._cluster.config_log.sorted_connector_names():
                 self._world.call_after(
                     20 * number, partial(self._faults.users.put_connector, name, self._world.rng.randint(1, 2))
                 )

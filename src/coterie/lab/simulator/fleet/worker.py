@@ -7,7 +7,7 @@ from coterie.herder.rounds.rejoin import RELEASED, RELEASED_IN_PART
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
 from coterie.lab.simulator.fleet.process import ClassicWorkerProcess
-from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.invariants import AssertionToViolationContext
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
 from coterie.lab.simulator.workers.settings import (
     GROUP_ID,
@@ -77,7 +77,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
             HerderSettings(
                 worker_id=WorkerId(service),
                 url=url,
-                plugin_version="0",
+                plugin_version_in_statuses="0",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
                 instance_id=setup.instance_id,
@@ -113,7 +113,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
         )
         if handover is not None:
             self.feed_member(events.MemberStarted())
-        self._start_herder()
+        self._feed_log_and_open_runtime_later()
 
     def kill(self, kind: RecordKind, *values: RecordValue) -> None:
         super().kill(kind, *values)
@@ -157,7 +157,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
 
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event``, and perform its effects."""
-        with MachineAssertionsAsViolations("member"):
+        with AssertionToViolationContext("member"):
             output = self.cluster.steps.step_classic_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
@@ -244,7 +244,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
         request_delay_max_ms = 0 if isinstance(send_effect.request, JoinRequest) else REQUEST_DELAY_MAX_MS
         self.cluster.network.send_request(
             self.service,
-            lambda call: coordinator.serve_call(
+            lambda call: coordinator.serve_or_fail_call(
                 call,
                 lambda reply_to: to_group_request(
                     self.service, reply_to, send_effect.request, fresh_member_id=coordinator.fresh_member_id
@@ -252,7 +252,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
             ),
             on_response=on_response,
             on_failure=on_failure,
-            late_max_ms=request_delay_max_ms,
+            late_max_if_broken_ms=request_delay_max_ms,
             is_response_large=not isinstance(send_effect.request, HeartbeatRequest),
         )
 

@@ -28,7 +28,7 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
 )
 from coterie.groups.transactions import deadline_ms
-from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.invariants import AssertionToViolationContext
 from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.producers.checker import ExecutedRequest, ProducersChecker
 from coterie.lab.simulator.producers.sim_topic import SimTopic
@@ -117,7 +117,7 @@ class SimBroker:
                 self._timers.set(transactional_id, due_ms)
         self.is_up = True
         self._world.add_record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.topic.partitions))
-        self._checker.check_logs_after_start()
+        self._checker.check_logs_kept_after_start()
 
     def crash(self) -> None:
         """Crash: all calls without a response fail within 0.2 s. The writes in progress are all durable or all lost, at
@@ -148,7 +148,7 @@ class SimBroker:
             else:
                 call.respond(Reply(error=ErrorCode.kafka_storage_error))
 
-        self._queue_request(
+        self._queue_or_fail_request(
             call,
             _QueuedWrite(
                 transactional_id=transactional_id,
@@ -175,7 +175,7 @@ class SimBroker:
                 case _:
                     call.respond(ProduceResponse(error=ErrorCode.kafka_storage_error))
 
-        self._queue_request(
+        self._queue_or_fail_request(
             call,
             _QueuedWrite(
                 transactional_id=batch.transactional_id or "",
@@ -203,7 +203,7 @@ class SimBroker:
 
     # -- the log's thread ---------------------------------------------------------------------------------------------
 
-    def _queue_request(self, call: NetworkCall, write: _QueuedWrite) -> None:
+    def _queue_or_fail_request(self, call: NetworkCall, write: _QueuedWrite) -> None:
         """Queue the write of the request of ``call``; ``call`` fails if the broker is down."""
         if not self.is_up:
             call.fail_later("connection refused", within_ms=20)
@@ -246,7 +246,7 @@ class SimBroker:
         self._writes_in_progress, self._queued_writes = self._queued_writes, []
         writes = self._writes_in_progress
 
-        def on_written() -> None:
+        def execute_and_deliver_unless_crashed() -> None:
             if writes is not self._writes_in_progress:
                 return  # the broker has crashed since
             outcomes = (
@@ -257,11 +257,11 @@ class SimBroker:
             self._writes_in_progress = []
             for write, outcome in outcomes:
                 self._apply_and_deliver_outcome(write, outcome)
-            self._checker.check_last_stable_offsets()
+            self._checker.check_last_stable_offset_upper_bounds()
             if self._queued_writes:
                 self._begin_queued_writes()
 
-        self._world.call_after(self.disk.draw_write_duration_ms(self._world.rng), on_written)
+        self._world.call_after(self.disk.draw_write_duration_ms(self._world.rng), execute_and_deliver_unless_crashed)
 
     def _execute_and_commit_writes(
         self, writes: list[_QueuedWrite]
@@ -303,13 +303,13 @@ class SimBroker:
         outcomes: list[tuple[_QueuedWrite, WriteResult | CoterieError]] = []
         for write in writes:
             state_before = read_transaction(self._store.database, write.transactional_id)
-            changes = self._store.changed_row_count
+            changes = self._store.changed_row_count_so_far
             outcome: WriteResult | CoterieError
-            with MachineAssertionsAsViolations("broker"):
+            with AssertionToViolationContext("broker"):
                 try:
                     outcome = write.execute(self._store)
                 except CoterieError as refusal:
-                    assert self._store.changed_row_count == changes, (
+                    assert self._store.changed_row_count_so_far == changes, (
                         "a write was refused after it had changed rows of the store"
                     )
                     outcome = refusal

@@ -54,7 +54,7 @@ class _CheckedPartitionLog:
     """By producer id, its batches after its last commit or abort marker: those of its open transaction."""
     next_unchecked_offset: int = 0
     """The offset of the next batch that the checks will read."""
-    next_fetch_offset: int = 0
+    read_committed_position: int = 0
     """The offset of the next batch that the read_committed reader will fetch."""
 
     @property
@@ -184,10 +184,10 @@ class ProducersChecker:
         """Check ``writes``, which one transaction of the store has made durable, and the batches that they have added
         to the logs.
 
-        :raises Violation: ALL_OR_NOTHING, and those of `_check_write` and `_check_batches_and_find_ended`.
+        :raises Violation: ALL_OR_NOTHING, and those of `_check_and_store_write` and `_check_batches_and_find_ended`.
         """
         for write in writes:
-            self._check_write(write)
+            self._check_and_store_write(write)
         ended_transactions = [
             transaction
             for number in range(len(self._partition_logs))
@@ -205,7 +205,7 @@ class ProducersChecker:
                     )
         self._ended_transactions.update(ended_transactions)
 
-    def check_last_stable_offsets(self) -> None:
+    def check_last_stable_offset_upper_bounds(self) -> None:
         """Check, after the broker has updated its partitions, that no last stable offset is beyond the first offset of
         an open transaction.
 
@@ -223,7 +223,7 @@ class ProducersChecker:
                     f"the open transaction that begins at {first_open_transaction_offset}",
                 )
 
-    def check_logs_after_start(self) -> None:
+    def check_logs_kept_after_start(self) -> None:
         """Check, after a start of the broker, that the logs still have all batches that the checks have read before.
 
         :raises Violation: NOTHING_LOST, STABLE.
@@ -237,7 +237,7 @@ class ProducersChecker:
                     Invariant.NOTHING_LOST,
                     f"the batches of partition {partition.number} are not the same after a crash",
                 )
-        self.check_last_stable_offsets()
+        self.check_last_stable_offset_upper_bounds()
 
     def read_and_check_batches(self, number: int, *, batches_max: int = -1) -> None:
         """Let the read_committed reader fetch the next batches of partition ``number`` up to the last stable offset,
@@ -246,7 +246,7 @@ class ProducersChecker:
         :raises Violation: COMMITTED_ONLY.
         """
         log, partition = self._partition_logs[number], self._topic.partitions[number]
-        offset = log.next_fetch_offset
+        offset = log.read_committed_position
         batches = [
             decode_log_batch(data)
             for data in self._topic.read_batches(
@@ -266,12 +266,12 @@ class ProducersChecker:
                 f"the reader of partition {number} receives {received_labels} from offset {offset} on, but "
                 f"{committed_labels} are committed",
             )
-        log.next_fetch_offset = end_offset
+        log.read_committed_position = end_offset
 
     def restart_reader(self) -> None:
         """Let the read_committed reader begin again at the start of each partition."""
         for log in self._partition_logs:
-            log.next_fetch_offset = 0
+            log.read_committed_position = 0
 
     def read_and_describe_lag(self) -> str | None:
         """Let the read_committed reader read on. Returns the reason why the reader has not reached the end of all logs;
@@ -281,15 +281,16 @@ class ProducersChecker:
         """
         for number, log in enumerate(self._partition_logs):
             self.read_and_check_batches(number)
-            if log.next_fetch_offset != log.next_unchecked_offset:
+            if log.read_committed_position != log.next_unchecked_offset:
                 return (
-                    f"partition {number} is read up to {log.next_fetch_offset} and ends at {log.next_unchecked_offset}"
+                    f"partition {number} is read up to {log.read_committed_position} and ends at "
+                    f"{log.next_unchecked_offset}"
                 )
         return None
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _check_write(self, write: ExecutedRequest) -> None:
+    def _check_and_store_write(self, write: ExecutedRequest) -> None:
         """If ``write`` ends a transaction, check that it may. Also store which transactions and processes have begun,
         and which processes may be refused from now on.
 

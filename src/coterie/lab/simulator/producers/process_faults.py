@@ -32,10 +32,10 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
                 play.broker.store_producer_with_few_epochs(name, epochs_left=self._rng.randint(0, 6))
         self._process_count = 0
         """Number of processes started so far."""
-        self._set_faults(
+        self._set_faults_and_choose_interval(
             {
                 self._pause_random_process: 4,
-                self._kill_random_process: 4,
+                self._kill_and_restart_random_process: 4,
                 self.kill_random_process_permanently: 1,
                 self._start_second_process: 3,
                 self._choose_version_of_next_process: 1,
@@ -66,7 +66,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
                 self._never_restarted.add(producer.transactional_id)
                 producer.kill(RecordKind.BURIED)
             else:
-                self._resume_process(producer)
+                self._resume_process_if_paused(producer)
         if self._world.draw_bool(0.5):  # without a crash, the broker's present timers must end the open transactions
             self._infrastructure_faults.crash_and_restart_coordinator()
 

@@ -95,7 +95,7 @@ class ProducerProcess(SimProcess):
             self._use_identity(reply.producer)
             self._begin_transaction_after_pause()
 
-        self._send_request_until_answered(make_event, on_success_reply)
+        self._send_until_success_or_kill(make_event, on_success_reply)
 
     def _use_identity(self, producer: ProducerIdAndEpoch) -> None:
         """Use the producer id and epoch ``producer`` from now on. If they are new, check that no other process has
@@ -144,8 +144,8 @@ class ProducerProcess(SimProcess):
         # Before v12 a partition accepts any sequence number of a producer without batches in it, as in Kafka. There the
         # connection keeps batches in order; this network may not, so the first batch is sent alone.
         is_acknowledged = self.protocol is ProduceVersion.V12 or partition_number in self._acknowledged_partitions
-        if self._in_flight_span(partition_number) == (IN_FLIGHT_MAX if is_acknowledged else 1):
-            self._call_within_transaction(50, self._send_next_batch_or_end)
+        if self._in_flight_batch_span(partition_number) == (IN_FLIGHT_MAX if is_acknowledged else 1):
+            self._call_before_transaction_end(50, self._send_next_batch_or_end)
         elif self.protocol is not ProduceVersion.V12 and partition_number not in self._added_partitions:
             self._add_partition_and_continue(partition_number)
         else:
@@ -153,9 +153,9 @@ class ProducerProcess(SimProcess):
             self._send_batch(self._make_batch(partition_number))
             is_long_pause = not self._is_last and self.play.world.draw_bool(0.02)
             pause_ms = self._rng.randint(1_000, 2 * self.play.timeout_ms) if is_long_pause else self._rng.randint(0, 60)
-            self._call_within_transaction(pause_ms, self._send_next_batch_or_end)
+            self._call_before_transaction_end(pause_ms, self._send_next_batch_or_end)
 
-    def _in_flight_span(self, partition_number: int) -> int:
+    def _in_flight_batch_span(self, partition_number: int) -> int:
         """Number of this transaction's batches in partition ``partition_number``, counted from the first one without an
         acknowledgement to the last one sent. It is limited because the broker keeps only the last `IN_FLIGHT_MAX`
         batches to detect duplicates."""
@@ -175,7 +175,7 @@ class ProducerProcess(SimProcess):
             self._send_next_batch_or_end()
 
         self._pending_callback_count += 1
-        self._send_request_until_answered(lambda _: request, on_success_reply)
+        self._send_until_success_or_kill(lambda _: request, on_success_reply)
 
     def _make_batch(self, partition_number: int) -> _Batch:
         """Make the transaction's next batch, for partition ``partition_number``, with 1 to 3 records and a new
@@ -232,7 +232,7 @@ class ProducerProcess(SimProcess):
             lambda call: self.play.broker.queue_batch_append(call, self.name, new_batch),
             on_response=lambda answer: self.call_now_or_on_resume(lambda: on_response(answer)),
             on_failure=lambda reason: self.call_now_or_on_resume(lambda: on_failure(reason)),
-            late_max_ms=REQUEST_DELAY_MAX_MS,
+            late_max_if_broken_ms=REQUEST_DELAY_MAX_MS,
         )
 
     def _handle_produce_response(
@@ -268,23 +268,23 @@ class ProducerProcess(SimProcess):
         if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
             self.play.world.add_record(RecordKind.BATCH_GIVEN_UP, self.name, batch.partition)
             self._is_aborting = True
-        self._call_within_transaction(
+        self._call_before_transaction_end(
             self._rng.randint(10, 200),
             lambda: self._end_transaction_if_idle() if self._is_aborting else self._send_batch(batch),
         )
 
     # -- end of a transaction -----------------------------------------------------------------------------------------
 
-    def _call_within_transaction(self, in_ms: int, callback: Callable[[], None]) -> None:
+    def _call_before_transaction_end(self, in_ms: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` after ``in_ms``, or when the process resumes; the transaction does not end before this
         call."""
 
-        def run_callback() -> None:
+        def count_down_and_call() -> None:
             self._pending_callback_count -= 1
             callback()
 
         self._pending_callback_count += 1
-        self.call_after(in_ms, run_callback)
+        self.call_after(in_ms, count_down_and_call)
 
     def _end_transaction_if_idle(self) -> None:
         """If no callback is pending: abort the transaction if it is to be aborted; if all planned batches were
@@ -292,11 +292,11 @@ class ProducerProcess(SimProcess):
         if self._pending_callback_count:
             return
         if self._is_aborting:
-            self._end_transaction(is_commit=False)
+            self._end_transaction_and_begin_next(is_commit=False)
         elif not self._planned_partitions and all(batch.has_acknowledgement for batch in self._batches):
-            self._end_transaction(is_commit=self._wants_commit)
+            self._end_transaction_and_begin_next(is_commit=self._wants_commit)
 
-    def _end_transaction(self, *, is_commit: bool) -> None:
+    def _end_transaction_and_begin_next(self, *, is_commit: bool) -> None:
         """Commit or abort the transaction, then begin the next one, unless this was the last. Without KIP-890, an abort
         with unacknowledged batches also requests a new epoch, with the abort or after it, so that these batches cannot
         enter the next transaction."""
@@ -330,11 +330,11 @@ class ProducerProcess(SimProcess):
                 self._use_identity(reply.producer)
                 self._begin_transaction_after_pause()
 
-        self._send_request_until_answered(make_event, on_success_reply)
+        self._send_until_success_or_kill(make_event, on_success_reply)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _send_request_until_answered(
+    def _send_until_success_or_kill(
         self, make_event: Callable[[int], Event], on_success: Callable[[Reply], None]
     ) -> None:
         """Send the request that ``make_event`` builds from a fresh producer id, and call ``on_success`` with a response
@@ -344,13 +344,13 @@ class ProducerProcess(SimProcess):
         # the next transaction, as Kafka does: the broker must not read it from a closed connection.
         may_arrive_late = self.protocol is ProduceVersion.V12
 
-        def serve(call: NetworkCall) -> None:
+        def serve_unless_too_late(call: NetworkCall) -> None:
             if may_arrive_late or not call.has_ended:
                 self.play.broker.queue_transaction_event(call, self.name, self.transactional_id, make_event)
 
         def retry() -> None:
             self.call_after(
-                self._rng.randint(20, 300), lambda: self._send_request_until_answered(make_event, on_success)
+                self._rng.randint(20, 300), lambda: self._send_until_success_or_kill(make_event, on_success)
             )
 
         def on_response(reply: object) -> None:
@@ -365,8 +365,8 @@ class ProducerProcess(SimProcess):
 
         self.play.network.send_request(
             self.transactional_id,
-            serve,
+            serve_unless_too_late,
             on_response=lambda answer: self.call_now_or_on_resume(partial(on_response, answer)),
             on_failure=lambda _: self.call_now_or_on_resume(retry),
-            late_max_ms=REQUEST_DELAY_MAX_MS if may_arrive_late else 0,
+            late_max_if_broken_ms=REQUEST_DELAY_MAX_MS if may_arrive_late else 0,
         )

@@ -40,7 +40,7 @@ def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: in
 
     def run_faults_and_settle() -> None:
         faults = ProducersFaults(play)
-        faults.run_with_faults(faults_ms)
+        faults.run_with_faults_and_end_them(faults_ms)
         world.run_until(world.now_ms + DELIVERY_MAX_MS)
         faults.start_missing_services()
         run_until_settled_and_restart(play, faults.live_processes.values())

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
-from coterie.wire.batches import decode_records_without_control, encode_transaction_marker, read_batch_header
+from coterie.wire.batches import (
+    decode_uncompressed_records_without_control,
+    encode_transaction_marker,
+    read_batch_header,
+)
 
 _COVERED_BY_CRC = slice(21, None)
 """The bytes of a batch that its checksum covers: all that follow the checksum."""
@@ -60,7 +64,7 @@ def decode_log_batch(data: bytes) -> LogBatch:
         )
         is_commit = data[_COVERED_BY_CRC] == commit_marker[_COVERED_BY_CRC]
     else:
-        label = decode_records_without_control(data)[0].value
+        label = decode_uncompressed_records_without_control(data)[0].value
     return LogBatch(
         base_offset=header.base_offset,
         last_offset=header.last_offset,

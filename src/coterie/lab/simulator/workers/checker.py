@@ -45,7 +45,7 @@ class WorkersChecker:
         """Whether ``process`` must refuse task configs without a valid signature. Always True in this class."""
         return True
 
-    def check_process_exit(self, process: WorkerProcess, code: int) -> None:
+    def check_drained_process_exit(self, process: WorkerProcess, code: int) -> None:
         """Check a process that exits with the exit code ``code``: if the process drains, and was not ordered to end for
         another reason, the code must be 0, and the process must own no jobs and run no tasks.
 
@@ -58,7 +58,7 @@ class WorkersChecker:
                 f"and runs {sorted(map(str, process.running_tasks))}",
             )
 
-    def count_and_check_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
+    def count_and_check_stop_if_running(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
         """Count the stop of a task that the herder of ``process`` orders, and check that it has a reason: the process
         is ending, the task is no longer assigned to it, or the task should no longer run with this config. ``spec`` is
         the running task; None if the task does not run, and then nothing is counted or checked.
@@ -99,14 +99,16 @@ class WorkersChecker:
                 )
         read_offset = max(process.herder.config.offset, 0)
         for line in self._config_log.lines[since_offset:read_offset]:
-            if line.key == key.encode() and _has_entries(line.value, expected_entries):
+            if line.key == key.encode() and _has_entries_or_is_tombstone(line.value, expected_entries):
                 return
         raise Violation(
             Invariant.TOLD_IS_WRITTEN,
             f"{process.name} reports the success of a change of {key}, but has not read this change in the config log",
         )
 
-    def check_config_append(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
+    def check_leader_appends_in_order(
+        self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]
+    ) -> None:
         """Check ``lines``, which are about to be appended to the config log for ``process``. Nothing is checked if each
         of ``lines`` may be appended by any worker. Otherwise the process that last appended a line that only the leader
         may append must be ``process`` itself, or a process that did not become the leader later than ``process``; then
@@ -133,7 +135,7 @@ class WorkersChecker:
 
         :raises Violation: ONE_OWNER.
         """
-        if self._was_removed(process):
+        if self._was_replaced_or_cut_off(process):
             return  # The process has not received the error yet.
         for other_process in sorted_by_name(self.processes):
             if (
@@ -162,13 +164,13 @@ class WorkersChecker:
             )
         self.check_task_start(process, task)
 
-    def check_process_resume(self, process: WorkerProcess) -> None:
+    def check_resumed_tasks_run_nowhere_else(self, process: WorkerProcess) -> None:
         """Check that ``process``, which is about to resume, shares no running task with another process that may still
         be a member of the group. Nothing is checked if ``process`` can no longer be a member, as after a long pause.
 
         :raises Violation: ONE_OWNER.
         """
-        if self._may_be_member(process):
+        if self._may_still_be_member(process):
             for other_process in sorted_by_name(self.processes):
                 shared_tasks = sorted(map(str, process.running_tasks.keys() & other_process.running_tasks.keys()))
                 if shared_tasks and other_process is not process and self._may_run_tasks_as_member(other_process):
@@ -184,10 +186,10 @@ class WorkersChecker:
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
         for process in sorted_by_name(self.processes):
-            if self._world.now_ms >= process.session_ends_ms and self._should_have_stopped(process):
+            if self._world.now_ms >= process.session_ends_ms and self._has_had_time_to_stop(process):
                 self._check_runs_no_task(process, "has had no response for a session timeout")
 
-    def _should_have_stopped(self, process: WorkerProcess) -> bool:
+    def _has_had_time_to_stop(self, process: WorkerProcess) -> bool:
         """Whether ``process`` has had time to stop its tasks since its last pause. A paused process has not: this time
         begins when the process resumes, because it then handles its due timers and responses in any order."""
         stop_time_ms = process.herder.settings.stop_grace_ms + 300
@@ -208,21 +210,21 @@ class WorkersChecker:
     def _may_run_tasks_as_member(self, process: WorkerProcess) -> bool:
         """Whether ``process`` is not paused and may still be a member of the group. The tasks that a process without a
         membership still runs are no violation: their next owner takes over their checkpoints, which fences them."""
-        return not process.is_paused and self._may_be_member(process)
+        return not process.is_paused and self._may_still_be_member(process)
 
-    def _may_be_member(self, process: WorkerProcess) -> bool:
+    def _may_still_be_member(self, process: WorkerProcess) -> bool:
         """Whether the coordinator may still have ``process`` as a member: the process was not removed from the group,
         and a request that it sent within the last session timeout was answered."""
-        return not self._was_removed(process) and self._world.now_ms < process.session_ends_ms
+        return not self._was_replaced_or_cut_off(process) and self._world.now_ms < process.session_ends_ms
 
-    def _was_removed(self, process: WorkerProcess) -> bool:
+    def _was_replaced_or_cut_off(self, process: WorkerProcess) -> bool:
         """Whether the coordinator has removed ``process`` from the group, although its session has not ended: another
         member has replaced it, or its connection was closed. The process may not have received the error yet. Always
         False in this class."""
         return False
 
 
-def _has_entries(value: bytes | None, expected_entries: Mapping[str, object] | None) -> bool:
+def _has_entries_or_is_tombstone(value: bytes | None, expected_entries: Mapping[str, object] | None) -> bool:
     """Whether ``value``, the JSON object of a line, has all of ``expected_entries``; with ``expected_entries`` None,
     whether the line is a tombstone."""
     if value is None or expected_entries is None:

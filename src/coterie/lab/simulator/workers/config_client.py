@@ -41,7 +41,7 @@ class ConfigLogClient:
         if lines:
             self._feed_herder(herder.ConfigLinesRead(lines=lines, position=log.end_offset))
 
-    def poll_config_log(self) -> None:
+    def fetch_and_feed_new_lines(self) -> None:
         """Send a fetch to the broker over the worker's link. With the response, and after the read delay of the worker,
         read the new lines. A failed fetch is repeated after 0.5 s."""
         process = self._process
@@ -54,7 +54,7 @@ class ConfigLogClient:
                 if read_delay_ms
                 else process.call_now_or_on_resume(self.feed_new_lines_to_herder)
             ),
-            on_failure=lambda _: process.call_after(500, self.poll_config_log),
+            on_failure=lambda _: process.call_after(500, self.fetch_and_feed_new_lines),
         )
 
     def begin_chore(self, chore: herder.FindConfigLogEnd | herder.OpenLeaderLog | herder.AppendConfigLines) -> None:
@@ -83,13 +83,13 @@ class ConfigLogClient:
             self._cluster.config_log.leader_opening_count += 1
             return LogPosition(self._cluster.config_log.leader_opening_count)
 
-        def on_opened(opening: LogPosition) -> None:
+        def store_opening_and_report(opening: LogPosition) -> None:
             self._opening = opening
             self._feed_herder(herder.LeaderLogOpened(opening_number=chore.opening_number))
 
         self._call_broker(
             open_log,
-            on_opened,
+            store_opening_and_report,
             lambda reason: self._feed_herder(
                 herder.LeaderLogOpenFailed(opening_number=chore.opening_number, reason=reason)
             ),
@@ -105,7 +105,7 @@ class ConfigLogClient:
         def append() -> LogPosition:
             if opening is not None and opening != self._cluster.config_log.leader_opening_count:
                 return FENCED
-            self._cluster.checker.check_config_append(self._process, leadership, chore.lines)
+            self._cluster.checker.check_leader_appends_in_order(self._process, leadership, chore.lines)
             return self._append_and_record(chore.lines)
 
         def on_failure(reason: str, *, is_fenced: bool = False) -> None:

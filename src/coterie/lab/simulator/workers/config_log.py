@@ -43,7 +43,7 @@ class ConfigLog:
     def _runnable_tasks(self) -> Mapping[ConnectorTaskId, TaskSpec]:
         """The tasks of the connectors whose target state is STARTED, with their configs, by all lines so far."""
         runnable_tasks = {}
-        for name in self._state.connector_names():
+        for name in self._state.sorted_connector_names():
             connector = self._state.connector(name)
             if connector is None or self._state.target_state(name) is not TargetState.STARTED:
                 continue
@@ -61,9 +61,9 @@ class ConfigLog:
         worker to which such a task is assigned must run it."""
         return self._runnable_tasks_at[max(offset, 0)]
 
-    def connector_names(self) -> list[ConnectorName]:
+    def sorted_connector_names(self) -> list[ConnectorName]:
         """The names of all connectors that exist by all lines so far."""
-        return self._state.connector_names()
+        return self._state.sorted_connector_names()
 
     def connector_incarnation(self, name: ConnectorName) -> Incarnation | None:
         """The present incarnation of the connector ``name``; None if the connector does not exist."""
@@ -75,7 +75,7 @@ class ConfigLog:
         connector's config last changed, or not as many as ``tasks.max``."""
         return [
             name
-            for name in self._state.connector_names()
+            for name in self._state.sorted_connector_names()
             if (connector := self._state.connector(name)) is not None
             and self._state.target_state(name) is TargetState.STARTED
             and (

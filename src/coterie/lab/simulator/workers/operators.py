@@ -33,35 +33,37 @@ class Operators:
         """Order a random worker to drain, if another worker remains that does not drain."""
         process = self._choose_worker_to_drain()
         if process is not None:
-            self._send_order(process, "drain", DrainWorker(worker=process.service))
+            self._send_order_and_store_if_accepted(process, "drain", DrainWorker(worker=process.service))
 
-    def uncordon_random_worker(self) -> None:
+    def cancel_random_drain(self) -> None:
         """Order a random draining worker to end its drain, if there is one."""
-        draining = [process for process in self._running_unpaused_processes() if process.is_draining]
+        draining = [process for process in self._unpaused_processes_not_ending() if process.is_draining]
         if draining:
             process = self._rng.choice(draining)
-            self._send_order(process, "uncordon", CancelDrain(worker=process.service))
+            self._send_order_and_store_if_accepted(process, "uncordon", CancelDrain(worker=process.service))
 
     def restart_random_worker(self) -> None:
         """Order a random worker to restart: its process relaunches itself, and the next process continues the
         membership. In 30 % of the cases, if at least two workers do not drain, one of these is ordered to move its jobs
         to other workers before its restart; its next process joins as a new member."""
         if self._rng.random() < 0.3 and (process := self._choose_worker_to_drain()) is not None:
-            self._send_order(process, "restart-and-move", RestartWorker(worker=process.service, moves_jobs=True))
-        elif running := self._running_unpaused_processes():
+            self._send_order_and_store_if_accepted(
+                process, "restart-and-move", RestartWorker(worker=process.service, moves_jobs=True)
+            )
+        elif running := self._unpaused_processes_not_ending():
             process = self._rng.choice(running)
-            self._send_order(process, "restart", RestartWorker(worker=process.service))
+            self._send_order_and_store_if_accepted(process, "restart", RestartWorker(worker=process.service))
 
     def _choose_worker_to_drain(self) -> SimWorker | None:
         """A random process that does not drain, if there is another one; otherwise None."""
-        candidates = [process for process in self._running_unpaused_processes() if not process.is_draining]
+        candidates = [process for process in self._unpaused_processes_not_ending() if not process.is_draining]
         return self._rng.choice(candidates) if len(candidates) > 1 else None
 
-    def _send_order(self, process: SimWorker, order_name: str, order: WorkerOrder) -> None:
+    def _send_order_and_store_if_accepted(self, process: SimWorker, order_name: str, order: WorkerOrder) -> None:
         """Send ``order`` to the worker of ``process``. If the worker accepts it, store in ``process`` that it drains,
         no longer drains, or is ending. ``order_name`` is the order's name in records."""
 
-        def on_answer(answer: Answer) -> None:
+        def store_if_accepted(answer: Answer) -> None:
             is_done = isinstance(answer, SuccessWithoutContent)
             self._world.add_record(RecordKind.REQUESTED, process.name, order_name, is_done)
             match order:
@@ -72,12 +74,12 @@ class Operators:
                 case CancelDrain():
                     process.is_draining = process.is_draining and not is_done
 
-        process.call_now_or_on_resume(lambda: process.rest.send_to_herder(order, on_answer))
+        process.call_now_or_on_resume(lambda: process.rest.send_to_herder(order, store_if_accepted))
 
     def send_forged_task_configs(self) -> None:
         """Send task configs for a random connector with a random forged signature to the leader. Does nothing if there
         is no connector, or no leader that must refuse them."""
-        names, leader = self._cluster.config_log.connector_names(), self._find_leader_requiring_signatures()
+        names, leader = self._cluster.config_log.sorted_connector_names(), self._find_leader_requiring_signatures()
         if names and leader is not None:
             signature = self._rng.choice(self._forged_signatures(leader))
             self._send_forged_configs(leader, self._rng.choice(names), signature)
@@ -88,16 +90,16 @@ class Operators:
         leader = self._find_leader_requiring_signatures()
         if leader is None:
             return
-        for name in self._cluster.config_log.connector_names():
+        for name in self._cluster.config_log.sorted_connector_names():
             for signature in self._forged_signatures(leader):
                 self._send_forged_configs(leader, name, signature)
 
     def _find_leader_requiring_signatures(self) -> SimWorker | None:
         """The process of the leader, if it runs without a pause, has its assignment, and the group's protocol signs
         requests; otherwise None. With another protocol a leader accepts task configs from any sender."""
-        for process in self._running_unpaused_processes():
+        for process in self._unpaused_processes_not_ending():
             if (
-                process.herder.place.is_leader
+                process.herder.place.is_leader_with_current_assignment
                 and process.herder.place.has_current_assignment
                 and protocol_of(process.herder).are_requests_signed(process.herder)
             ):
@@ -124,7 +126,7 @@ class Operators:
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
         leader.rest.send_to_herder(request, partial(self._cluster.checker.check_forged_configs_refused, leader))
 
-    def _running_unpaused_processes(self) -> list[SimWorker]:
+    def _unpaused_processes_not_ending(self) -> list[SimWorker]:
         """The processes that have not ended, are not paused, and were not ordered to end, sorted by name."""
         return [
             process for process in sorted_by_name(self._live_processes) if not (process.is_paused or process.is_ending)

@@ -41,7 +41,7 @@ class WorkerProcess(SimProcess, ABC):
         membership."""
 
     @property
-    def returns_after_drain(self) -> bool:
+    def relaunches_after_drain(self) -> bool:
         """Whether the process will relaunch itself at the end of its drain, and then join as a new member."""
         return self.herder.lifecycle.drain == Drain(relaunches=True)
 

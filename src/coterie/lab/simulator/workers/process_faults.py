@@ -25,7 +25,8 @@ WorkerT = TypeVar("WorkerT", bound=SimWorker)
 
 class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
     """Starts the workers, and injects the faults and sends the requests of users and operators in the simulation with
-    one seed. A base class: a subclass chooses the settings of the workers, and then calls `_set_worker_faults`."""
+    one seed. A base class: a subclass chooses the settings of the workers, and then calls
+    `_choose_and_set_worker_faults`."""
 
     def __init__(self, cluster: SharedByWorkers, coordinator: FaultyServer) -> None:
         names = WORKER_NAMES[: cluster.world.rng.randint(2, len(WORKER_NAMES))]
@@ -39,29 +40,29 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._workers_to_start_later: list[str] = []
         """The workers that have not started yet. `_start_next_worker` starts the last one in the list."""
 
-    def _set_worker_faults(self, faults_of_protocol: Mapping[Callable[[], None], int]) -> None:
+    def _choose_and_set_worker_faults(self, faults_of_protocol: Mapping[Callable[[], None], int]) -> None:
         """Choose the workers that start later, and the faults of this seed: each possible fault is left out with a
         probability of 25 %. ``faults_of_protocol`` are the possible faults that only this protocol of the group has,
         with their weights."""
         self._workers_to_start_later = list(self._services[self._rng.randint(1, len(self._services)) :])
         weight_by_fault = {
             self._pause_random_process: 4,
-            self._overload_random_host: 2,
+            self._delay_pause_and_cut_random_process: 2,
             self._drop_large_messages: 2,
-            self._kill_random_process: 4,
-            self._kill_several_processes: 1,
-            self._kill_leader: 2,
-            self._shut_down_random_worker: 2,
+            self._kill_and_restart_random_process: 4,
+            self._kill_and_restart_several_processes: 1,
+            self._kill_and_restart_leader: 2,
+            self._shut_down_and_restart_random_worker: 2,
             self.kill_random_process_permanently: 1,
-            self._start_second_process: 2,
+            self._maybe_pause_and_start_second_process: 2,
             self._start_next_worker: 3,
             self._delay_random_config_reads: 2,
             self._let_random_query_die: 4,
-            self._let_task_starts_fail: 2,
+            self._let_task_starts_fail_everywhere: 2,
             **faults_of_protocol,
             self._restart_with_random_claims: 2,
             self.operators.drain_random_worker: 6,
-            self.operators.uncordon_random_worker: 2,
+            self.operators.cancel_random_drain: 2,
             self.operators.restart_random_worker: 2,
             self.operators.send_forged_task_configs: 1,
             self.users.put_random_connector: 3,
@@ -71,7 +72,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self.users.set_random_target_state: 2,
         }
         # Each seed omits some faults: some bugs show only where other faults do not interfere.
-        self._set_faults(
+        self._set_faults_and_choose_interval(
             {fault: weight for fault, weight in weight_by_fault.items() if self._rng.random() < 0.75},
             mean_intervals_ms=(2_000, 6_000, 15_000, 40_000),
         )
@@ -122,13 +123,13 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._cluster.task_starts_fail_until_ms = 0
         self._workers_to_start_later.clear()
         for process in sorted_by_name(self.live_processes):
-            self._resume_process(process)
+            self._resume_process_if_paused(process)
         for name in self._services:
             newest = newest_process(self.live_processes, name)
             if (newest is None or newest.is_ending) and name not in self._never_restarted:
                 self._prepare_start_after_faults(name)
                 self.start_service_if_missing(name)
-        if not self._cluster.config_log.connector_names():
+        if not self._cluster.config_log.sorted_connector_names():
             self._world.call_after(
                 6_000, partial(self.users.put_connector, CONNECTOR_NAMES[0], self._rng.randint(1, 6))
             )
@@ -141,28 +142,32 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """For 5 s, delay the leader's reads of the config log by 5 s. While the leader has read less of the log than
         another member, its rounds assign nothing."""
         for process in sorted_by_name(self.live_processes):
-            if process.herder.place.is_leader:
+            if process.herder.place.is_leader_with_current_assignment:
                 self._delay_config_reads(process.service, 5_000, lasts_ms=5_000)
 
-    def _ends_if_replaced(self, process: WorkerT) -> bool:
+    def _is_fenced_when_replaced(self, process: WorkerT) -> bool:
         """Whether ``process`` receives an error and ends when a second process of the same worker joins the group.
         False in this class."""
         return False
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
-    def _resume_process(self, process: WorkerT) -> None:
+    def _resume_process_if_paused(self, process: WorkerT) -> None:
         """Check and resume ``process``, if it is paused and has not ended. If a newer process of the same worker runs,
         and ``process`` does not end itself because of that, it is killed in the next 3 s."""
         if not (process.is_alive and process.is_paused):
             return
-        self._cluster.checker.check_process_resume(process)
-        super()._resume_process(process)
-        if newest_process(self.live_processes, process.service) is not process and not self._ends_if_replaced(process):
+        self._cluster.checker.check_resumed_tasks_run_nowhere_else(process)
+        super()._resume_process_if_paused(process)
+        if newest_process(self.live_processes, process.service) is not process and not self._is_fenced_when_replaced(
+            process
+        ):
             # It was replaced while it was paused; the operator ends it as soon as it can be reached again.
-            self._world.call_after(self._rng.randint(1, 3_000), partial(self._kill_replaced, process))
+            self._world.call_after(
+                self._rng.randint(1, 3_000), partial(self._kill_replaced_and_start_if_missing, process)
+            )
 
-    def _overload_random_host(self) -> None:
+    def _delay_pause_and_cut_random_process(self) -> None:
         """Overload the host of a random process: for 1.5 s responses arrive late, then the process pauses, then it
         resumes while its link is still cut.
 
@@ -174,8 +179,10 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             return
         link = self._cluster.network.find_or_add_link_faults(process.service)
         link.delayed_until_ms[Direction.TO_WORKER] = self._world.now_ms + 1_500
-        pause_ms, cut_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
-        self._world.call_after(1_200, partial(self._pause_for, process, pause_ms, cut_ms=cut_ms))
+        pause_ms, link_cut_after_pause_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
+        self._world.call_after(
+            1_200, partial(self._pause_for, process, pause_ms, link_cut_after_pause_ms=link_cut_after_pause_ms)
+        )
 
     def _drop_large_messages(self) -> None:
         """Let the link of a random worker lose large messages, for 8 or 20 s."""
@@ -191,14 +198,14 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._rng.choice((8_000, 20_000)), ("large messages", name), end_losses
         )
 
-    def _kill_replaced(self, process: WorkerT) -> None:
+    def _kill_replaced_and_start_if_missing(self, process: WorkerT) -> None:
         """Kill ``process``, which a newer process of its worker has replaced, unless it has ended. Start the worker if
         it then has no process."""
         if process.is_alive:
             process.kill(RecordKind.REPLACED)
             self.start_service_if_missing(process.service)  # if no other process of the worker runs by now
 
-    def _start_second_process(self) -> None:
+    def _maybe_pause_and_start_second_process(self) -> None:
         """Start a second process of the worker of a random process, as an operator does on another host when the first
         process cannot be reached: the first process pauses for 2 to 20 s. If the first process ends itself when another
         one replaces it, it does not pause in 30 % of the cases. Does nothing if the random process is not the newest
@@ -206,28 +213,30 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         process = self._random_process()
         if process is None or newest_process(self.live_processes, process.service) is not process:
             return
-        if not self._ends_if_replaced(process) or self._rng.random() < 0.7:
+        if not self._is_fenced_when_replaced(process) or self._rng.random() < 0.7:
             if process.is_paused:
                 return
             process.pause()
-            self._world.call_after(self._rng.choice((2_000, 8_000, 20_000)), partial(self._resume_process, process))
+            self._world.call_after(
+                self._rng.choice((2_000, 8_000, 20_000)), partial(self._resume_process_if_paused, process)
+            )
         self._start_process(process.service)
 
-    def _kill_several_processes(self) -> None:
+    def _kill_and_restart_several_processes(self) -> None:
         """Kill two or three random processes; their workers start again some time later."""
         for _ in range(self._rng.randint(2, 3)):
-            self._kill_random_process()
+            self._kill_and_restart_random_process()
 
-    def _kill_leader(self) -> None:
+    def _kill_and_restart_leader(self) -> None:
         """Kill the first process, by name, that acts as the leader, if there is one; its worker starts again some time
         later."""
         for process in sorted_by_name(self.live_processes):
-            if process.herder.place.is_leader:
+            if process.herder.place.is_leader_with_current_assignment:
                 process.kill(RecordKind.LEADER_KILLED)
                 self._schedule_restart(process.service)
                 return
 
-    def _shut_down_random_worker(self) -> None:
+    def _shut_down_and_restart_random_worker(self) -> None:
         """Shut a random worker down cleanly, if it is not paused; it starts again some time later."""
         process = self._random_process()
         if process is not None and not process.is_paused:
@@ -266,21 +275,22 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             pause_ms = self._rng.choice((2_000, 5_000, 8_000))
             self._world.call_after(self._rng.randint(1, 200), partial(self._pause_for, process, pause_ms))
 
-    def _let_task_starts_fail(self) -> None:
+    def _let_task_starts_fail_everywhere(self) -> None:
         """For 0.5 to 10 s, let starts of tasks fail on all workers. Not affected are running tasks, restarts after
         the death of a query, and starts of tasks that the herder would not start again."""
         lasts_ms = self._rng.choice((500, 2_000, 10_000))
         self._cluster.task_starts_fail_until_ms = self._world.now_ms + lasts_ms
         self._world.add_record(RecordKind.CHECKPOINTS_AWAY, lasts_ms)
 
-    def _pause_for(self, process: WorkerT, pause_ms: int, *, cut_ms: int = 0) -> None:
-        """Pause ``process`` for ``pause_ms``. If ``cut_ms`` is not 0, also cut its link from now until ``cut_ms`` after
-        the pause. Does nothing if the process has ended or is paused, or the faults have ended."""
+    def _pause_for(self, process: WorkerT, pause_ms: int, *, link_cut_after_pause_ms: int = 0) -> None:
+        """Pause ``process`` for ``pause_ms``. If ``link_cut_after_pause_ms`` is not 0, also cut its link from now until
+        ``link_cut_after_pause_ms`` after the pause. Does nothing if the process has ended or is paused, or the faults
+        have ended."""
         if process.is_alive and not process.is_paused and not self._have_faults_ended:
             process.pause()
-            self._world.call_after(pause_ms, partial(self._resume_process, process))
-            if cut_ms:
-                self._infrastructure_faults.cut_link(process.service, pause_ms + cut_ms)
+            self._world.call_after(pause_ms, partial(self._resume_process_if_paused, process))
+            if link_cut_after_pause_ms:
+                self._infrastructure_faults.cut_link(process.service, pause_ms + link_cut_after_pause_ms)
 
     def _restart_with_random_claims(self) -> None:
         """Set random claims, or no claims, for a random worker, and restart the worker."""

@@ -76,7 +76,7 @@ class SimTaskRuntime:
             self._report_failed_start_later(spec.task)
             return
         self._specs_with_checkpoint[spec.task] = spec
-        self._run_query(spec)
+        self._run_query_and_report_later(spec)
 
     def _report_failed_start_later(self, task: ConnectorTaskId) -> None:
         """Report to the herder, up to 600 ms later, that the start of ``task`` has failed."""
@@ -88,15 +88,15 @@ class SimTaskRuntime:
     def _restart_task(self, task: ConnectorTaskId) -> None:
         self._record_task(RecordKind.TASK_RESTARTS, task)
         self._checker.check_task_restart(self._process, task, holds_checkpoint=task in self._specs_with_checkpoint)
-        self._run_query(self._specs_with_checkpoint[task])
+        self._run_query_and_report_later(self._specs_with_checkpoint[task])
 
     def _stop_task(self, task: ConnectorTaskId, grace_ms: int) -> None:
         self._process.world.add_record(RecordKind.TASK_STOPS, self._process.name, str(task), grace_ms)
-        self._checker.count_and_check_task_stop(self._process, self._process.running_tasks.get(task))
+        self._checker.count_and_check_stop_if_running(self._process, self._process.running_tasks.get(task))
         self._stopping_tasks.add(task)
         self._process.call_after(self._rng.randint(5, max(grace_ms, 5)), partial(self._end_task_and_report, task))
 
-    def _run_query(self, spec: TaskSpec) -> None:
+    def _run_query_and_report_later(self, spec: TaskSpec) -> None:
         """Begin to run the task's query; up to 600 ms later, report to the herder that the task has started."""
         self._process.running_tasks[spec.task] = spec
         self._process.call_after(self._rng.randint(20, 600), partial(self._report_started, spec))

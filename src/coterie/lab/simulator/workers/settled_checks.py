@@ -53,7 +53,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
 
     @property
     @abstractmethod
-    def _group_epoch(self) -> int:
+    def _generation_or_group_epoch(self) -> int:
         """The generation of a classic group, or the group epoch of a connect group: it rises with each rebalance."""
 
     @property
@@ -100,11 +100,11 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
             if current != settled_state:
                 settled_state, unchanged_since_ms = current, world.now_ms
         self._check_claims()
-        self._check_balance()
+        self._check_balance_of_unclaimed_jobs()
         self._check_running_configs()
-        world.add_record(RecordKind.SETTLED, self._group_epoch)
+        world.add_record(RecordKind.SETTLED, self._generation_or_group_epoch)
 
-    def check_no_rebalance(self) -> None:
+    def check_no_rebalance_or_task_start(self) -> None:
         """Run for `QUIET_MS`; check that no rebalance and no start of a task comes in this time, that the workers are
         still settled, and that the session key is not too old.
 
@@ -124,7 +124,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
             )
         self._check_session_key_age()
 
-    def check_unsigned_refused(self) -> None:
+    def check_forged_refused_if_signed(self) -> None:
         """If the group's protocol signs requests, send task configs without a valid signature to the leader, and run
         for `UNSIGNED_WAIT_MS`.
 
@@ -139,7 +139,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
         """The group's generation or epoch, and the number of starts of the tasks that the running workers have now. A
         rebalance changes the first, a restarted task the second."""
         starts = sum(run.starts for process in self._processes for run in process.herder.work.local_tasks.values())
-        return self._group_epoch, starts
+        return self._generation_or_group_epoch, starts
 
     def _unsettled_reason(self) -> str | None:
         """The reason why the running workers have not settled; None when they have: the group is stable and no further
@@ -233,7 +233,7 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
                     Invariant.CLAIMED_ONLY, f"{process.name} owns {job_list_text(ineligible)}, which it may not run"
                 )
 
-    def _check_balance(self) -> None:
+    def _check_balance_of_unclaimed_jobs(self) -> None:
         """Check that the unclaimed jobs are balanced over the workers that may run all of them: the numbers of
         connectors, of tasks and of jobs each differ by one at most.
 

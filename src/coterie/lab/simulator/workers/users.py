@@ -50,12 +50,12 @@ class ConnectorUsers:
 
     def delete_random_connector(self) -> None:
         """Request to delete a random connector, if there is one."""
-        if names := self._cluster.config_log.connector_names():
+        if names := self._cluster.config_log.sorted_connector_names():
             self._send_to_random_worker(DeleteConnector(connector=self._rng.choice(names)))
 
     def set_random_target_state(self) -> None:
         """Request a random target state for a random connector, if there is one."""
-        if names := self._cluster.config_log.connector_names():
+        if names := self._cluster.config_log.sorted_connector_names():
             state = self._rng.choice((TargetState.STARTED, TargetState.PAUSED, TargetState.STOPPED))
             self._send_to_random_worker(SetTargetState(connector=self._rng.choice(names), target_state=state))
 
@@ -68,7 +68,7 @@ class ConnectorUsers:
 
     def delete_connector_burst(self) -> None:
         """Request to delete those of `BURST_CONNECTORS` that exist."""
-        for name in self._cluster.config_log.connector_names():
+        for name in self._cluster.config_log.sorted_connector_names():
             if name in BURST_CONNECTORS:
                 self._send_to_random_worker(DeleteConnector(connector=name))
 
@@ -86,7 +86,7 @@ class ConnectorUsers:
         log = self._cluster.config_log
         log_end_at_request = log.end_offset
 
-        def on_answer(answer: Answer) -> None:
+        def check_success_or_follow_leader(answer: Answer) -> None:
             if not isinstance(answer, RequestRefused):
                 self._cluster.checker.check_acknowledged_write(request, process, log_end_at_request)
             elif answer.problem is Problem.NOT_LEADER and answer.redirect_url is not None and forwards_left:
@@ -97,7 +97,9 @@ class ConnectorUsers:
                 self._world.add_to_trace(f"{process.name} refuses a user's request: {answer.message}")
 
         self._world.add_record(RecordKind.REQUESTED, process.name, *_recorded_values_of_request(request))
-        process.call_after(self._rng.randint(0, 10), lambda: process.rest.send_to_herder(request, on_answer))
+        process.call_after(
+            self._rng.randint(0, 10), lambda: process.rest.send_to_herder(request, check_success_or_follow_leader)
+        )
 
 
 def _recorded_values_of_request(request: Write) -> tuple[RecordValue, ...]:

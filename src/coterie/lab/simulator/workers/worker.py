@@ -14,7 +14,7 @@ from coterie.herder import messages as herder
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.state import Herder
 from coterie.herder.timers import Timer
-from coterie.lab.simulator.invariants import MachineAssertionsAsViolations
+from coterie.lab.simulator.invariants import AssertionToViolationContext
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
@@ -55,13 +55,13 @@ class SimWorker(WorkerProcess):
         self.cluster = cluster
         self.rest = RestEndpoints(self, cluster, self.feed_herder, self._endpoints_of_url)
         self.runtime = SimTaskRuntime(self, cluster, self.feed_herder)
-        self.config_client = ConfigLogClient(self, cluster, self.feed_herder, self._wake_config_log_readers)
+        self.config_client = ConfigLogClient(self, cluster, self.feed_herder, self._let_every_process_fetch_log)
         self.herder_timers = SimTimers[Timer](
             self.world,
             lambda timer: self.call_now_or_on_resume(lambda: self.feed_herder(herder.TimerFired(timer=timer))),
         )
 
-    def _start_herder(self) -> None:
+    def _feed_log_and_open_runtime_later(self) -> None:
         """Let the herder read the config log now; up to 1.5 s later, report to the herder that its task runtime is
         open."""
         self.config_client.feed_new_lines_to_herder()
@@ -116,16 +116,16 @@ class SimWorker(WorkerProcess):
         process = newest_process(self._live_processes, worker_name_of(url))
         return process.rest if process is not None else None
 
-    def _wake_config_log_readers(self) -> None:
+    def _let_every_process_fetch_log(self) -> None:
         """Let every process poll the config log, which has new lines."""
         for process in sorted_by_name(self._live_processes):
-            process.config_client.poll_config_log()
+            process.config_client.fetch_and_feed_new_lines()
 
     # -- the herder --------------------------------------------------------------------------------------------------
 
     def feed_herder(self, event: herder.Event) -> None:
         """Step the herder with ``event``, and perform its effects, unless the process ends meanwhile."""
-        with MachineAssertionsAsViolations("herder"):
+        with AssertionToViolationContext("herder"):
             output = self.cluster.steps.step_herder(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
@@ -200,7 +200,7 @@ class SimWorker(WorkerProcess):
         """Check the exit, and end the process as ``exit_order`` says. If the process relaunches itself, the next
         process of the worker starts up to 1.5 s later. Otherwise the end of a drained worker, or an exit code other
         than 0, is reported to a callback of `SharedByWorkers`. A clean shutdown is not reported."""
-        self.cluster.checker.check_process_exit(self, exit_order.exit_code)
+        self.cluster.checker.check_drained_process_exit(self, exit_order.exit_code)
         self.kill(RecordKind.EXITS, exit_order.exit_code, exit_order.relaunches)
         self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
         if exit_order.relaunches:
