@@ -258,9 +258,8 @@ class SparkTaskRuntime:
         config = self._config
         with plugin_stage("import"):
             source_by_name()  # The event loop uses the imported plug-ins, and must not wait for an import.
-        create_checkpoint_location_and_test_write(
-            config.checkpoint_location
-        )  # Before the start of Spark, which takes long.
+        # Before the start of Spark, which takes long.
+        create_checkpoint_location_and_test_write(config.checkpoint_location)
         settings = {
             **user_code.python_session_settings(config.python_settings),
             **self._maybe_fetch_jars_and_make_settings(),

@@ -269,7 +269,7 @@ class Splitter:
         """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes: create
         a checkpoint generation with the changed positions. Then replace the offsets of the connector's consumer group,
         if the source has one; a failure to do so is only logged. ``fence``: a new fence from :meth:`add_fence`."""
-        with self._fenced_operation(fence, connector, says_herder_retries=False):
+        with self._fenced_operation(fence, connector, mentions_retry_by_herder=False):
             source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.
             is_movable = not isinstance(source.plugin.position_store, UnmovablePositionStore)
@@ -398,12 +398,13 @@ class Splitter:
 
     @contextmanager
     def _fenced_operation(
-        self, fence: Fence, connector: ConnectorName, *, says_herder_retries: bool = True
+        self, fence: Fence, connector: ConnectorName, *, mentions_retry_by_herder: bool = True
     ) -> Iterator[None]:
         """Context manager for one operation on ``connector``: a split, the end of a re-split, or a change of offsets.
         When the block ends, ``fence`` is removed from the fences of the running calls. Exceptions of the block that are
-        not mentioned below are raised unchanged. ``says_herder_retries`` only selects the text of SplitAbortedError:
-        True if the herder tries the operation again, as it does with a split; False if the user must request it again.
+        not mentioned below are raised unchanged. ``mentions_retry_by_herder`` only selects the text of
+        SplitAbortedError: True if the herder tries the operation again, as it does with a split; False if the user must
+        request it again.
 
         :raises SplitAbortedError: when ``fence`` was closed before or during the block; when another worker has taken
             over the re-split; when a later start of a task has taken over in the sink while the operation ran the
@@ -415,7 +416,7 @@ class Splitter:
                 f"The split of connector {connector} is tried again by a worker whose Spark runs: another one, or this "
                 "one after its restart",
             )
-            if says_herder_retries
+            if mentions_retry_by_herder
             else (
                 f"The change of the offsets of connector {connector} was ended on this worker; request it again",
                 f"The change of the offsets of connector {connector} was not made; request it again from a worker "

@@ -101,10 +101,9 @@ def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], res
             renew_lease_and_clear_failures(turn, in_flight)
             _confirm_or_recheck_leadership_if_ordered(turn, in_flight)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
+            # ILLEGAL_GENERATION is also sent to members only, but renews no session.
             if error is ErrorCode.rebalance_in_progress:
-                renew_lease_and_clear_failures(
-                    turn, in_flight
-                )  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
+                renew_lease_and_clear_failures(turn, in_flight)
             # An outstanding join or sync will get the same error in its response, as will a heartbeat of a newer
             # generation.
             if in_flight.request.generation == member.place.generation and isinstance(
