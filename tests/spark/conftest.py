@@ -109,7 +109,7 @@ class LentDriver:
         self.spark = session.spark
         self.jvm_pid = session.jvm_pid
 
-    def wait_jvm_exit_report_or_timeout(self, *, timeout_s: float) -> None:
+    def await_exit_report_or_timeout(self, *, timeout_s: float) -> None:
         pass
 
     def close(self) -> None:

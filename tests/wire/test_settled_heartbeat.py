@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from coterie.nouns.errors import WireError
 from coterie.wire.connect_group_messages.settled_heartbeat import (
-    decode_heartbeat_if_without_changes,
-    encode_response_frame_if_without_news,
+    decode_heartbeat_if_no_changes,
+    encode_frame_if_no_news,
 )
 from coterie.wire.frames import (
     RequestHeader,
@@ -77,7 +77,7 @@ def body_of(values: dict[str, Any]) -> bytes:
 @given(group_id=TEXT, member_id=TEXT, member_epoch=INT32, request_number=INT64, max_wait_ms=INT32)
 def test_a_settled_heartbeat_is_decoded_as_by_its_schema(**values: Any) -> None:
     body = body_of(values)
-    decoded = decode_heartbeat_if_without_changes(body, 0)
+    decoded = decode_heartbeat_if_no_changes(body, 0)
     longest = max(len(values["group_id"].encode()), len(values["member_id"].encode()))
     assert (decoded is None) == (values["request_number"] == 0 or longest > 126)
     assert decoded in (None, decode_by_schema(body, 0, SCHEMA, ELEMENTS_MAX))
@@ -86,7 +86,7 @@ def test_a_settled_heartbeat_is_decoded_as_by_its_schema(**values: Any) -> None:
 @pytest.mark.parametrize("max_wait_ms", [0, 1_000])
 def test_a_heartbeat_in_which_nothing_changed_is_decoded_by_hand(max_wait_ms: int) -> None:
     values = SETTLED | {"max_wait_ms": max_wait_ms}
-    assert decode_heartbeat_if_without_changes(body_of(values), 0) == build_request(CONNECT_GROUP_HEARTBEAT, 0, values)
+    assert decode_heartbeat_if_no_changes(body_of(values), 0) == build_request(CONNECT_GROUP_HEARTBEAT, 0, values)
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 1_000])
@@ -94,7 +94,7 @@ def test_a_heartbeat_in_which_nothing_changed_is_decoded_by_hand(max_wait_ms: in
 def test_a_heartbeat_with_a_further_field_is_decoded_by_its_schema(further: dict[str, Any], max_wait_ms: int) -> None:
     request = build_request(CONNECT_GROUP_HEARTBEAT, 0, SETTLED | {"max_wait_ms": max_wait_ms} | further)
     _, frame = encode_request(request, correlation_id=1, client_id=None)
-    assert decode_heartbeat_if_without_changes(frame[11:], 0) is None
+    assert decode_heartbeat_if_no_changes(frame[11:], 0) is None
     assert decode_request(frame)[1] == request
 
 
@@ -104,7 +104,7 @@ def test_damaged_heartbeats_are_decoded_or_refused_as_by_their_schema(damage: st
     for _ in range(damage.draw(st.integers(1, 3))):
         body[damage.draw(st.integers(0, len(body) - 1))] = damage.draw(st.integers(0, 255))
     damaged = bytes(body[: damage.draw(st.integers(0, len(body)))] if damage.draw(st.booleans()) else body)
-    decoded = decode_heartbeat_if_without_changes(damaged, 0)
+    decoded = decode_heartbeat_if_no_changes(damaged, 0)
     try:
         by_schema = decode_by_schema(damaged, 0, SCHEMA, ELEMENTS_MAX)
     except WireError:
@@ -115,26 +115,26 @@ def test_damaged_heartbeats_are_decoded_or_refused_as_by_their_schema(damage: st
 
 def test_bytes_after_a_heartbeat_leave_it_to_its_schema() -> None:
     body = body_of(SETTLED | {"max_wait_ms": 1_000})
-    assert decode_heartbeat_if_without_changes(body + b"\x00", 0) is None
+    assert decode_heartbeat_if_no_changes(body + b"\x00", 0) is None
 
 
 @given(correlation_id=INT32, error_code=st.integers(0, 200), member_epoch=INT32, heartbeat_interval_ms=INT32)
 def test_a_response_without_news_has_the_bytes_of_its_schema(correlation_id: int, **changes: int) -> None:
     values = WITHOUT_NEWS | changes
     header = RequestHeader(api_key=CONNECT_GROUP_HEARTBEAT, api_version=0, correlation_id=correlation_id)
-    by_hand = encode_response_frame_if_without_news(correlation_id, values)
+    by_hand = encode_frame_if_no_news(correlation_id, values)
     assert by_hand == encode_response_frame(header, build_response(CONNECT_GROUP_HEARTBEAT, 0, values))
 
 
 def test_a_response_without_the_fields_that_have_a_default_has_the_bytes_of_its_schema() -> None:
     values = {name: WITHOUT_NEWS[name] for name in WITHOUT_NEWS.keys() - {"error_message", "session_timeout_ms"}}
     by_schema = encode_response_frame(HEADER, build_response(CONNECT_GROUP_HEARTBEAT, 0, values))
-    assert encode_response_frame_if_without_news(HEADER.correlation_id, values) == by_schema
+    assert encode_frame_if_no_news(HEADER.correlation_id, values) == by_schema
 
 
 @pytest.mark.parametrize("further", FURTHER_RESPONSE_FIELDS, ids=lambda fields: next(iter(fields)))
 def test_a_response_with_news_is_encoded_by_its_schema(further: dict[str, Any]) -> None:
     values = WITHOUT_NEWS | further
-    assert encode_response_frame_if_without_news(1, values) is None
+    assert encode_frame_if_no_news(1, values) is None
     by_schema = encode_response_frame(HEADER, build_response(CONNECT_GROUP_HEARTBEAT, 0, values))
     assert encode_response_frame_from_values(HEADER, values) == by_schema

@@ -1,4 +1,8 @@
-"""Reads the rows of a batch to the driver as Arrow record batches of bounded size."""
+"""Reads the rows of a batch to the driver as Arrow record batches of bounded size.
+
+In the JVM an Arrow record batch is a byte array. An Arrow partition is a Scala iterator of the record batches of one
+Spark partition; an Arrow RDD is a Java RDD of record batches.
+"""
 
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress

@@ -98,7 +98,8 @@ CallState: TypeAlias = WaitingCall | RunningCall | TimedOutCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredCall:
-    """A call whose time limit is over."""
+    """A call whose time limit is over: its own, or that of ``stage``, its innermost open stage. An outer stage has no
+    time limit while another stage is open in it. A call that still waited was in no stage, and was removed."""
 
     call_id: CallId
     stage: CallStage | None

@@ -1,5 +1,7 @@
 """Error texts of a failed query: its cause in one line, then the stack trace. The values of references to secrets are
-hidden in all of them."""
+hidden in all of them. An exception that quotes such a value is replaced: one of Coterie by a copy without the value,
+any other by a RuntimeError.
+"""
 
 import re
 import traceback

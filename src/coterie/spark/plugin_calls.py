@@ -93,7 +93,9 @@ class PluginCall:
 
 
 class PluginCalls:
-    """The calls of one worker into its plug-ins. All methods are safe on any thread."""
+    """The calls of one worker into its plug-ins. Each stage of a call has a time limit, unless :meth:`submit` sets one
+    for the whole call. In an abandoned call the begin of a stage raises FencedError. All methods are safe on any
+    thread."""
 
     def __init__(self, timeout_ms: int, on_lost_count: Callable[[int], None] = lambda _: None) -> None:
         """``timeout_ms`` is the time limit of each stage of a call. ``on_lost_count`` is called with

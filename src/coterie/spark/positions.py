@@ -1,6 +1,9 @@
 """Positions: the input that a task's committed batches have read, and how positions are written into a new checkpoint.
 
 A checkpoint that was initialized with positions has the same files as a checkpoint after batches without rows.
+
+A source's offset is None while the source had no input yet. The functions that write into a checkpoint raise
+FileExistsError if it has the batch or the entry.
 """
 
 import json

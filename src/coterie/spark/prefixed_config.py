@@ -26,7 +26,9 @@ writer."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixedConfig:
     """The config of one end of a connector (its source or its sink), or of one transform or predicate. The methods take
-    key names without the prefix."""
+    key names without the prefix. They return errors under the user's key: the one that the user has set or must set,
+    with or without the prefix. The messages of :meth:`error_by_key` contain this key too or, with
+    ``is_prefix_in_messages=False``, the name without prefix."""
 
     config: Mapping[str, str] = field(repr=False)
     """The complete config of the connector or of one of its tasks, with references to secrets resolved. For a transform

@@ -28,7 +28,8 @@ _JAVA_FILE = "EventRedactor.java"
 
 
 class EventRedactor:
-    """Hides the values of references to secrets in the events that Spark's UI and event log show."""
+    """Hides the values of references to secrets in the events that Spark's UI and event log show. It follows the list
+    of these values until it is closed; afterwards the JVM continues to hide those that it has received."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Begin to hide the values that are known now. Values that are registered later are hidden too: each is sent to

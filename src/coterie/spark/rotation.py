@@ -44,7 +44,8 @@ writes large batches more efficiently adds these keys to its own definition."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
     """How long a batch waits for rows. It starts when ``waiting_rows_min`` rows are waiting, and at the latest
-    ``rotate_interval_ms`` after the start of the previous batch if any row is waiting then."""
+    ``rotate_interval_ms`` after the start of the previous batch if any row is waiting then. By default that is 30 s; a
+    config with ``rotate.interval.ms=0`` has no rotation."""
 
     waiting_rows_min: int | None
     """Number of waiting rows at which a batch starts; None means the number of rows of the source's largest batch."""

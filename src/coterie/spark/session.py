@@ -129,7 +129,7 @@ class SparkDriver:
         self._jvm_exit_thread = threading.Thread(target=wait_and_report_jvm_exit, name="coterie-jvm-watch", daemon=True)
         self._jvm_exit_thread.start()
 
-    def wait_jvm_exit_report_or_timeout(self, *, timeout_s: float) -> None:
+    def await_exit_report_or_timeout(self, *, timeout_s: float) -> None:
         """Wait ``timeout_s`` seconds at most until the JVM has ended and ``on_exit`` has returned. For a caller whose
         call of the JVM has failed, possibly a moment before the end of the JVM is noticed."""
         self._jvm_exit_thread.join(timeout_s)

@@ -73,8 +73,8 @@ PARTITION_CHECK_CALLS = CallQueueSpec(name="partition check", concurrent_calls_m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedSource:
-    """The source of a connector that this worker has split. Its partitions are listed again at intervals, to detect new
-    and removed ones."""
+    """The source of a connector that this worker has split, with the source partitions at the time of that split. They
+    are listed again at intervals, to detect new and removed ones."""
 
     connector_config: Mapping[str, str] = field(repr=False)
     """The connector's config, with unresolved references: their values may change."""
@@ -431,7 +431,7 @@ class Splitter:
             yield
         except Exception as error:
             if driver is not None and has_lost_jvm_connection(error):
-                driver.wait_jvm_exit_report_or_timeout(timeout_s=JVM_EXIT_TIMEOUT_S)
+                driver.await_exit_report_or_timeout(timeout_s=JVM_EXIT_TIMEOUT_S)
             try:
                 self._running_driver()
             except WorldError as not_running:
@@ -484,8 +484,8 @@ class Splitter:
     def _read_reached_positions(
         self, folder_of_connector: Path, position_store: PositionStore, config: Mapping[str, str]
     ) -> Positions:
-        """The positions of :func:`read_reached_positions` in the connector's ``folder_of_connector``, for the class of
-        source in the connector's ``config``, whose store is ``position_store``."""
+        """The positions of :func:`read_reached_positions` in ``folder_of_connector``, for the class of source in the
+        connector's ``config``, whose store is ``position_store``."""
         return read_reached_positions(
             folder_of_connector,
             position_store,

@@ -116,7 +116,8 @@ class QueryStartingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRunningState:
-    """The query runs, or the supervisor has not detected its failure yet."""
+    """The query runs, or the supervisor has not detected its failure yet. ``progress`` is that of the last reported
+    batch: batch id, number of input rows and time; None before the first."""
 
     query: TaskQuery
     progress: tuple[int, int, str] | None

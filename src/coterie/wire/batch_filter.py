@@ -23,7 +23,8 @@ producer's largest batch has about a megabyte before compression, and the log of
 
 
 class RawRecord(NamedTuple):
-    """One record of a batch: the fields that decide whether a compaction keeps it, and its bytes."""
+    """One record of a batch: the fields that decide whether a compaction keeps it, and in ``raw`` its encoded bytes
+    with the length before them."""
 
     offset: int
     timestamp_ms: int

@@ -65,7 +65,8 @@ class AssignmentErrorCode(IntEnum):
 class WorkerAssignment:
     """The assignment that the leader sends to one worker. ``assigned`` and ``revoked`` contain only the jobs that are
     newly assigned or revoked; in protocol v0 (eager), ``assigned`` contains all jobs that the worker is to run, and
-    replaces those that it had.
+    replaces those that it had. ``config_offset`` is the offset up to which the config topic was read for this
+    assignment; with the error CONFIG_MISMATCH, the one up to which the leader must read it.
 
     As the ``allocation`` of a :class:`WorkerMetadata`, ``assigned`` contains all jobs that the worker has.
     """
@@ -86,7 +87,9 @@ class WorkerAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetadata:
-    """The metadata that a worker sends in JoinGroup. The fields after ``allocation`` are sent from v3 on."""
+    """The metadata that a worker sends in JoinGroup. The fields after ``allocation`` are sent from v3 on. If
+    ``static_connectors`` or ``static_tasks`` is not None, the worker runs only the jobs that these two claim; if both
+    are None, any job. ``opaque`` is JSON with the worker's name."""
 
     url: WorkerUrl
     """The URL of the worker's REST API."""

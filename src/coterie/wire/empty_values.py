@@ -1,4 +1,6 @@
-"""Completes the values of error responses: required fields that were not given get Kafka's empty values."""
+"""Completes the values of error responses: required fields that were not given get Kafka's empty values (null; an empty
+array, text or bytes; False; 0 for a time or a float; -1 for an id, an offset or another integer).
+"""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass

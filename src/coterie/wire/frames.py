@@ -14,8 +14,8 @@ from kio.serial.errors import SerialError
 
 from coterie.nouns.errors import WireError
 from coterie.wire.connect_group_messages.settled_heartbeat import (
-    decode_heartbeat_if_without_changes,
-    encode_response_frame_if_without_news,
+    decode_heartbeat_if_no_changes,
+    encode_frame_if_no_news,
 )
 from coterie.wire.kio_entities import Values, build_response
 from coterie.wire.message_check import ELEMENTS_MAX, check_and_strip_unknown_fields
@@ -102,7 +102,7 @@ def decode_request_body(frame: bytes, header: RequestHeader, *, elements_max: in
     if header_version(schema) == 2:
         reader.skip_tagged_fields()
     if header.api_key == CONNECT_GROUP_HEARTBEAT:
-        settled = decode_heartbeat_if_without_changes(frame, reader.position)
+        settled = decode_heartbeat_if_no_changes(frame, reader.position)
         if settled is not None:
             return settled
     return _decode_entity(frame, reader.position, schema, elements_max)
@@ -125,7 +125,7 @@ def encode_response_frame_from_values(header: RequestHeader, values: Values) -> 
     :raises TypeError | KeyError: when a field without default is missing, which is a bug in Coterie.
     """
     if header.api_key == CONNECT_GROUP_HEARTBEAT:
-        frame = encode_response_frame_if_without_news(header.correlation_id, values)
+        frame = encode_frame_if_no_news(header.correlation_id, values)
         if frame is not None:
             return frame
     return encode_response_frame(header, build_response(header.api_key, header.api_version, values))

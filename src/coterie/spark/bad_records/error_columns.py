@@ -2,7 +2,9 @@
 
 A source that reports bad records adds :data:`ORIGINAL_COLUMN` and :data:`ERROR_COLUMN` to each row. Transforms cannot
 access these columns; ``tolerant_transforms.py`` keeps them unchanged. After the transforms one column,
-:data:`BAD_ROW_COLUMN`, replaces both: null for a good row; for a bad row a struct with the record and the error.
+:data:`BAD_ROW_COLUMN`, replaces both: null for a good row; for a bad row a struct with the record and the error. Rows
+with this column are called classified rows. Good rows no longer have it; bad rows have only the fields of its struct,
+as columns.
 """
 
 from pyspark.sql import Column, DataFrame

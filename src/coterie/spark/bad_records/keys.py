@@ -224,7 +224,7 @@ class DeadLetterFolder:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterTable:
     """The destination of bad records: a table of the sink's own database, written in the transaction of the good
-    rows."""
+    rows. Without a ``schema`` it is in the schema of the table to which the sink writes good rows."""
 
     schema: str | None
     """None: the schema of the table to which the sink writes good rows."""

@@ -4,6 +4,9 @@ Used for destinations that the connector's sink does not write together with the
 (:attr:`Sink.atomic_dead_letter_destinations`). The separate sink has its own record of committed batches, so it commits
 a replayed batch only once. But the bad rows and the good rows of a batch are two commits: if an expression is not
 deterministic, a replay after the first commit may classify other rows as bad, and records are then lost or duplicated.
+
+Only a folder of bad records has deduplication data to remove: a queue to a topic keeps one record for each task, like
+every Kafka sink. A table of bad records is written by the connector's own sink, never by a queue.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

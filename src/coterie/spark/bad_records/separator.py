@@ -39,8 +39,9 @@ class BadRowSummary:
 
 
 class SeparatedRows:
-    """The good and the bad rows of a batch as Arrow record batches. Read :meth:`read_good_rows` to its end before
-    :meth:`read_bad_rows`: the bad rows are collected while the good rows are read. Must be closed."""
+    """The good and the bad rows of a batch as Arrow record batches, which Spark computes when they are read. Read
+    :meth:`read_good_rows` to its end before :meth:`read_bad_rows`, each once: the bad rows are collected and counted
+    while the good rows are read. Must be closed."""
 
     def __init__(self, arrow_batches: Generator[pa.RecordBatch, None, None]) -> None:
         """``arrow_batches`` is closed by :meth:`close`."""
@@ -101,7 +102,8 @@ class SeparatedRows:
 
 class BadRowSeparator:
     """Separates the good and the bad rows of one batch, ``classified_rows``, which have the column ``BAD_ROW_COLUMN``.
-    Each attempt to write the batch evaluates the rows again.
+    Each attempt to write the batch evaluates the rows again, in one of three ways: after :meth:`separate`, while the
+    result is read; in :meth:`rows_evaluated_once`; or in the plan of :meth:`with_bad_row_metrics`.
 
     ``is_small`` and the result of ``has_bounded_partitions`` determine how :meth:`separate` reads the rows to the
     driver: see :func:`read_arrow_batches`. ``has_bounded_partitions`` is called at each evaluation.

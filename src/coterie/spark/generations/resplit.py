@@ -5,8 +5,7 @@ Theory of operation. Every worker can repeat every step, beginning with the firs
 performs the same step, and also after a suspension during which newer generations were created.
 
 a. :func:`close_generation_before` creates the file ``closed`` with the plan of the next generation, by a link: only the
-first
-   plan is stored, so that all workers create the same generation.
+   first plan is stored, so that all workers create the same generation.
 b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`record_task_stopped`. If a
    runtime does not stop a query in time, the query's last batch is replayed in step d.
 c. :meth:`ResplitFinisher.take_over_checkpoints` takes over each checkpoint by an exchange of names, after which the
@@ -20,8 +19,7 @@ e. :meth:`ResplitFinisher.publish_next_generation` reads the positions, assigns 
 f. The herder publishes the task configs, which are derived from the manifest. A task starts only in the generation that
    its config names, so that late copies of other configs start no task.
 g. :func:`remove_all_but_last_two_generations` replaces all generations but the last two by plain files, so that late
-renames and
-   queries fail.
+   renames and queries fail.
 
 After c. no batch is planned in the closed generation. So after d. its positions do not change any more, and all workers
 read the same positions.
@@ -177,7 +175,11 @@ def resplit_liveness_mtime_ns(generation_path: Path) -> int | None:
 class ResplitFinisher:
     """Finishes re-splits of one connector, on one worker, after their generation was closed: takes over the
     checkpoints, runs the batches in flight and publishes the next generation (steps c. to e. of the module docstring).
-    In its methods, ``closed_generation_number`` is the number of the closed generation."""
+    If another worker has published that generation before, this one publishes nothing; the methods that create a
+    generation return the newest one. ``remove_deduplication_data`` is called before an old generation is removed.
+
+    In the methods, ``closed_generation_number`` is the number of the closed generation.
+    """
 
     connector_path: Path
     """The connector's folder."""

@@ -34,7 +34,9 @@ class SplitFunction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The division of the input between all tasks of a checkpoint generation."""
+    """The division of the input between all tasks of a checkpoint generation. With a hash function the names of source
+    partitions may contain secrets, so digests may replace them: a name and its digest count as equal, and
+    :meth:`common_partitions` returns digests. The positions are then those of files, not of source partitions."""
 
     function: SplitFunction
     partitions_by_task: tuple[tuple[str, ...], ...]

@@ -61,7 +61,8 @@ class FindInitialPositions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What a connector's config requires of its checkpoint generation, and what is needed to create one."""
+    """What a connector's config requires of its checkpoint generation, and what is needed to create one. While a task
+    of the connector is failing (``keeps_source_parts``), a generation that does not match may be kept."""
 
     config: Mapping[str, str] = field(repr=False)
     """The connector's config, with unresolved references."""
@@ -104,7 +105,9 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionChangeRequest:
-    """A change of a connector's positions, and what is needed to create the generation with the changed positions."""
+    """A change of a connector's positions, and what is needed to create the generation with the changed positions.
+    ``config`` and ``split_function`` are those of the new generation only if the connector has no generation of its
+    class of source."""
 
     change: PositionChange
     config: Mapping[str, str] = field(repr=False)

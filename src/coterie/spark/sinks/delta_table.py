@@ -57,8 +57,9 @@ time, too. A pause is random; its longest value doubles with each retry, up to :
 
 
 class SharedDeltaTable:
-    """The Delta table at ``path``. The tasks of this process share one object (:func:`shared_table_at`). Safe on any
-    thread."""
+    """The Delta table at ``path``. The tasks of this process share one object (:func:`shared_table_at`). Nothing is
+    created or committed twice: a table that exists, or a batch that the table has, is left as it is. ``has_batch`` and
+    ``table_size_bytes`` are about the version that :meth:`read_newest_layout` has read last. Safe on any thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -60,7 +60,8 @@ from coterie.spark.sources.kafka_client import (
 
 
 class KafkaSink:
-    """Writes rows as records of Kafka topics."""
+    """Writes rows as records of Kafka topics. Its ledger topic keeps one record for each task: there is no
+    deduplication data to remove."""
 
     identity_keys: ClassVar[tuple[str, ...]] = ("topic", "delivery.guarantee", "ledger.topic")
     connection_keys: ClassVar[tuple[str, ...]] = (PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class PostgresSink:
-    """Writes rows to a table of a PostgreSQL database."""
+    """Writes rows to a table of a PostgreSQL database. Its ledger keeps its few rows: there is no deduplication data to
+    remove."""
 
     identity_keys: ClassVar[tuple[str, ...]] = (
         "connection.url",

@@ -215,7 +215,9 @@ DEFINITION = ConfigDef(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresTarget:
-    """A table of a database and how a task writes to it."""
+    """A table of a database and how a task writes to it. None as ``user`` or ``password`` means that the config has
+    none, so that libpq's default applies; None as ``schema``, that the server's search path decides. The table of bad
+    rows is always created when it is missing; ``creates_missing_table`` is about the table of good rows."""
 
     host: str
     port: int

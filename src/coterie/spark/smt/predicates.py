@@ -18,7 +18,8 @@ CONNECT_PREDICATES_PACKAGE = "org.apache.kafka.connect.transforms.predicates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredicateType:
-    """One type of predicate: what ``predicates.<alias>.type`` names."""
+    """One type of predicate: what ``predicates.<alias>.type`` names. ``name`` is the name of Connect's class without
+    the package."""
 
     name: str
     """The name of Connect's class, without the package."""

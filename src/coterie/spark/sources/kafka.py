@@ -561,14 +561,14 @@ class KafkaSource:
                 assert type_ is not None
                 fields.append(StructField(name, type_))
         metadata_types = {**RECORD_COLUMN_TYPES, "key": self.key_converter.data_type(), "tombstone": BooleanType()}
-        for metadata_column in self._metadata_columns_headers_if_used:
+        for metadata_column in self._metadata_columns_without_unused_headers:
             type_ = metadata_types[metadata_column.record_field_name]
             assert type_ is not None
             fields.append(StructField(metadata_column.value, type_))
         return StructType(fields)
 
     @property
-    def _metadata_columns_headers_if_used(self) -> tuple[MetadataColumn, ...]:
+    def _metadata_columns_without_unused_headers(self) -> tuple[MetadataColumn, ...]:
         """The metadata columns of the rows (hidden columns with a record's key, topic, offset, ...): all of them, but
         the headers only when a transform or predicate uses headers."""
         return tuple(
@@ -588,7 +588,7 @@ class KafkaSource:
             partitions_by_topic.setdefault(partition.topic, []).append(partition.partition)
         has_headers = (
             "headers" in self.configured_column_names
-            or MetadataColumn.HEADERS in self._metadata_columns_headers_if_used
+            or MetadataColumn.HEADERS in self._metadata_columns_without_unused_headers
             or self.tolerates_bad_records
         )
         options = {
@@ -624,7 +624,7 @@ class KafkaSource:
                 selected += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
             else:
                 selected.append(F.col(name))
-        for metadata_column in self._metadata_columns_headers_if_used:
+        for metadata_column in self._metadata_columns_without_unused_headers:
             source_column = (
                 F.col("value").isNull()
                 if metadata_column is MetadataColumn.TOMBSTONE

@@ -104,7 +104,8 @@ def _open_sampler(
 
 
 class _RecordSizeSampler:
-    """A consumer that reads some records of a few partitions; it joins no group."""
+    """A consumer that reads some records of a few partitions, to compute their mean size (0 if none of them exists any
+    more); it joins no group."""
 
     def __init__(self, java: Any, client: Any, servers: str, partitions: list[TopicIdPartition]) -> None:
         self._client = client

@@ -39,7 +39,9 @@ class AwaitedJobs(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Struct):
-    """One member of a described group."""
+    """One member of a described group. ``config_offset`` is how far it has read the config topic. ``claims`` None: it
+    may run any job. ``assigned`` are the jobs that are assigned to it now, ``pending`` those that were revoked and that
+    it has not given back, ``target`` its target assignment."""
 
     member_id: str = field(metadata=STRING)
     instance_id: str | None = field(metadata=STRING, default=None)
@@ -66,7 +68,9 @@ class Member(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedMember(Struct):
-    """A member that has left, and the jobs that wait for it or may still run on its worker."""
+    """A member that has left, why (``reason``), and its jobs. They wait for it during the scheduled rebalance delay, of
+    which ``delay_left_ms`` is left (-1: none runs), and may still run on its worker for ``held_left_ms`` (0: they have
+    stopped)."""
 
     member_id: str = field(metadata=STRING)
     instance_id: str | None = field(metadata=STRING, default=None)
@@ -91,7 +95,9 @@ class GroupConfig(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup(Struct):
-    """The description of one group. If there is none, ``error_code`` and ``error_message`` say why."""
+    """The description of one group. If there is none, ``error_code`` and ``error_message`` say why.
+    ``assignment_error`` is the error of the last computation of a target assignment (empty: it succeeded);
+    ``config_offset`` is the offset of the config topic up to which the leader has reported the configured jobs."""
 
     error_code: int = field(metadata=INT16)
     error_message: str | None = field(metadata=STRING, default=None)

@@ -25,7 +25,8 @@ from coterie.wire.connect_group_messages.structs import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignor(Struct):
-    """One client-side assignor that a worker offers to its group."""
+    """One client-side assignor that a worker offers to its group, with its metadata. ``reason``: why the metadata
+    changed (0: no reason; 1: a delay is over; 2: the metadata changed; 3: an operator asks for an assignment)."""
 
     name: str = field(metadata=STRING)
     minimum_version: int = field(metadata=INT16)
@@ -60,6 +61,8 @@ class NullableClaims(NullableStruct):
 @dataclass(slots=True, kw_only=True)
 class ConnectGroupHeartbeatRequest(Request):
     """ConnectGroupHeartbeat: a worker reports its state to the coordinator of its group.
+    ``connectors_and_tasks`` are the jobs that it owns; ``draining`` is 1 while it is being drained, else 0;
+    ``resumes``: its process is about to replace itself, so that the end of its connection means nothing.
 
     In every field from ``instance_id`` to ``draining``, the default means: not changed since the last heartbeat, or the
     worker has no such value. Not frozen: building a frozen entity with as many fields takes longer than decoding the
@@ -126,7 +129,8 @@ class Assignment(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectGroupHeartbeatResponse(Response):
-    """The response to ConnectGroupHeartbeat."""
+    """The response to ConnectGroupHeartbeat. Without ``assignment`` nothing has changed for the worker's jobs; with it,
+    ``config_offset`` is how far the worker must have read the config topic before it starts these jobs."""
 
     __api_key__: ClassVar[int] = 10000
 

@@ -41,7 +41,8 @@ class DeferredJobs(Struct):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectGroupInstallAssignmentRequest(Request):
     """ConnectGroupInstallAssignment: the member that was chosen to compute the target assignment sends it to the
-    coordinator."""
+    coordinator. ``next_in_ms`` is the time until the coordinator requests the next part of the moves; -1: the target
+    assignment is final."""
 
     __api_key__: ClassVar[int] = 10002
 

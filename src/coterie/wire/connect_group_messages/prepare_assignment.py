@@ -37,7 +37,7 @@ class ConnectGroupPrepareAssignmentRequest(Request):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignor(Struct):
     """The data of one member for the assignor that computes the target assignment: metadata and their version, and the
-    reason to compute."""
+    reason to compute (0: none; 1: a delay is over; 2: the metadata changed; 3: an operator asks for an assignment)."""
 
     version: int = field(metadata=INT16)
     reason: int = field(metadata=INT8)
@@ -46,7 +46,10 @@ class Assignor(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Struct):
-    """One member of the group, as the assignor that computes the target assignment gets it."""
+    """One member of the group, as the assignor that computes the target assignment gets it. ``connectors_and_tasks`` is
+    its target assignment. ``current`` are the jobs that are assigned to it now (null: those of the target assignment),
+    ``pending`` those that were revoked and that it has not given back, ``former`` those that it had when it left and
+    that wait for it. ``claims`` null: it may run any job."""
 
     member_id: str = field(metadata=STRING)
     member_epoch: int = field(metadata=INT32)
@@ -71,7 +74,8 @@ class Member(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedMember(Struct):
-    """A member that has left, with its jobs, as the assignor that computes the target assignment gets it."""
+    """A member that has left, with its jobs, as the assignor that computes the target assignment gets it.
+    ``delay_left_ms`` is what is left of the scheduled rebalance delay; -1 if the delay has not begun."""
 
     member_id: str = field(metadata=STRING)
     instance_id: str | None = field(metadata=STRING, default=None)

@@ -40,7 +40,7 @@ _DEFAULT_SESSION_TIMEOUT_MS = -1
 """The value of SessionTimeoutMs that is not written."""
 
 
-def decode_heartbeat_if_without_changes(frame: bytes, position: int) -> ConnectGroupHeartbeatRequest | None:
+def decode_heartbeat_if_no_changes(frame: bytes, position: int) -> ConnectGroupHeartbeatRequest | None:
     """The ConnectGroupHeartbeat request that begins at ``position`` and ends the frame, if only its group id, member
     id, member epoch, MaxWaitMs and request number are set. None for every other request, also a malformed one: the
     general decoder handles it."""
@@ -77,7 +77,7 @@ def decode_heartbeat_if_without_changes(frame: bytes, position: int) -> ConnectG
         return None
 
 
-def encode_response_frame_if_without_news(correlation_id: int, values: Mapping[str, Any]) -> bytes | None:
+def encode_frame_if_no_news(correlation_id: int, values: Mapping[str, Any]) -> bytes | None:
     """The frame of the response to ConnectGroupHeartbeat with these ``values``, if they contain no news: only the
     throttle time, an error code without message, the member epoch and the interval. None if there are further values:
     the general encoder handles them."""
