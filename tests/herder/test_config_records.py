@@ -60,7 +60,7 @@ def encode_again(record: config_records.ConfigRecord) -> list[NewTopicRecord]:
 def test_the_last_line_of_a_write_contains_the_id_of_its_request() -> None:
     name, request = ConnectorName("a"), ClientRequestId("r1")
     target_state = config_records.target_state_line(name, TargetState.STOPPED)
-    lines = config_records.with_request_id_in_last_non_tombstone(
+    lines = config_records.with_id_in_last_non_tombstone(
         (*config_records.task_config_and_commit_lines(name, ()), target_state), request
     )
     assert [line.value for line in lines] == [
@@ -70,7 +70,7 @@ def test_the_last_line_of_a_write_contains_the_id_of_its_request() -> None:
     assert config_records.parse_line(lines[-1].key, lines[-1].value) == TargetStateWritten(
         connector=name, target_state=TargetState.STOPPED, request_id=request
     )
-    deletion = config_records.with_request_id_in_last_non_tombstone(
+    deletion = config_records.with_id_in_last_non_tombstone(
         (target_state, *config_records.connector_and_target_state_tombstones(name)), request
     )
     assert [line.value for line in deletion] == [lines[-1].value, None, None]

@@ -115,7 +115,7 @@ def test_a_follower_answers_a_repeat_whose_line_it_reads_and_else_sends_it_to_th
     (lookup,) = herder.pop_effects(FindConfigLogEnd)
     assert herder.answer(id_) is None, "it reads the log to its end first"
     lines = (config_records.connector_line(NEW, CREATION.config, Incarnation("i")),)
-    written = config_records.with_request_id_in_last_non_tombstone(lines, FIRST.id)
+    written = config_records.with_id_in_last_non_tombstone(lines, FIRST.id)
     herder.write(*written, read=False)
     herder.run_chore(lookup)
     assert herder.answer(id_) is None
@@ -140,7 +140,7 @@ def test_in_a_group_that_workers_of_connect_may_join_the_outcome_of_a_missing_li
     assert answer.problem is Problem.OUTCOME_UNKNOWN
     assert "read the connector to find out" in answer.message
     lines = (config_records.connector_line(NEW, CREATION.config, Incarnation("i")),)
-    herder.write(*config_records.with_request_id_in_last_non_tombstone(lines, FIRST.id))
+    herder.write(*config_records.with_id_in_last_non_tombstone(lines, FIRST.id))
     assert isinstance(perform(herder, CREATION, REPEAT), WrittenConnector)
 
 
@@ -177,7 +177,7 @@ def test_the_time_limit_of_an_attempt_is_the_time_that_is_left() -> None:
 def test_the_config_state_keeps_the_requests_of_the_last_lines() -> None:
     driver = HerderDriver()
     lines = [
-        config_records.with_request_id_in_last_non_tombstone(
+        config_records.with_id_in_last_non_tombstone(
             (config_records.connector_line(NEW, {"a": str(number)}, Incarnation("i")),), ClientRequestId(str(number))
         )
         for number in range(WRITTEN_REQUESTS_MAX + 1)

@@ -10,7 +10,7 @@ import pytest
 KILL_DURING_RESPLIT = """
 import asyncio, json, os, signal, sys
 from pathlib import Path
-from coterie.herder.seams import RuntimeDied, SplitAbortedError
+from coterie.herder.seams import RuntimeDied, SplitOrOffsetChangeAbortedError
 from coterie.nouns.connector_offsets import RESET_OFFSETS
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
@@ -52,7 +52,7 @@ async def main():
     async def error_text(operation):
         try:
             await operation
-        except SplitAbortedError as error:
+        except SplitOrOffsetChangeAbortedError as error:
             return str(error)
 
     async def split(tasks_max):

@@ -77,7 +77,7 @@ def on_generation_creation_ended(turn: Turn, event: CheckpointGenerationCreation
     configs = tuple(event.task_configs)
     if connector.task_configs == configs:
         return
-    connectors.on_generation_creation_ended(turn, name)
+    connectors.resplit_if_unsplittable(turn, name)
     must_wait_for_key = not herder.place.is_leader_with_current_assignment and signing.awaits_session_key(herder)
     publication_text = (
         "will publish them when it has the group's session key" if must_wait_for_key else "publishes them now"

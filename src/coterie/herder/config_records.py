@@ -33,7 +33,8 @@ class ConnectorConfigWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfigWritten:
-    """``task-<name>-<number>``: one task's config, which takes effect with the next commit."""
+    """``task-<name>-<number>``: one task's config, which takes effect with the next commit. ``incarnation`` is that of
+    the connector; None when Kafka Connect wrote the line."""
 
     task: ConnectorTaskId
     config: Mapping[str, str]
@@ -294,7 +295,7 @@ def logger_level_line(written: LoggerLevelWritten) -> NewTopicRecord:
     return _make_line(f"logger-cluster-{written.logger}", {"level": written.level.value})
 
 
-def with_request_id_in_last_non_tombstone(
+def with_id_in_last_non_tombstone(
     lines: tuple[NewTopicRecord, ...], request: ClientRequestId
 ) -> tuple[NewTopicRecord, ...]:
     """``lines``, with the id of the request that writes them added to the last of them that is no tombstone; there must

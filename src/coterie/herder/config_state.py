@@ -30,7 +30,9 @@ UNREAD = ConfigOffset(-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """One configured connector."""
+    """One configured connector. ``task_configs`` are those of the last commit; empty before the first commit, and while
+    the last commit is incomplete (a committed task has no config in the log). ``configs_of_checkpointed_tasks`` are
+    those of the last commit that was not empty: a stop of the connector does not change them."""
 
     config: Mapping[str, str]
     incarnation: Incarnation
@@ -77,7 +79,9 @@ class WrittenRequest:
 
 class ConfigState:
     """The configured connectors, their target states and the session key. Only :meth:`apply` changes them, line by
-    line, at the start of the worker and later; :meth:`advance_position_to` changes only the position."""
+    line, at the start of the worker and later; :meth:`advance_position_to` changes only the position. What
+    :meth:`apply` returns is left to the caller: a message to log, a restart to carry out, or the level of a logger to
+    set. :meth:`jobs` are those of all connectors, in any target state."""
 
     def __init__(self) -> None:
         self.offset = UNREAD

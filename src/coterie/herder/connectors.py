@@ -346,7 +346,7 @@ def on_source_parts_changed(turn: Turn, event: SourcePartsChanged) -> None:
         local_connector.state = NotSplit()
 
 
-def on_checkpoint_closed(turn: Turn, spec: TaskSpec) -> None:
+def resplit_if_from_last_split(turn: Turn, spec: TaskSpec) -> None:
     """The checkpoint generation of a task's config is closed. If the config is from this worker's last split of the
     connector, another worker has closed the checkpoint generation, possibly the former owner of the connector: split
     the connector again."""
@@ -359,7 +359,7 @@ def on_checkpoint_closed(turn: Turn, spec: TaskSpec) -> None:
         local_connector.state = NotSplit()
 
 
-def on_generation_creation_ended(turn: Turn, name: ConnectorName) -> None:
+def resplit_if_unsplittable(turn: Turn, name: ConnectorName) -> None:
     """The checkpoint generation that follows a closed one exists. If the connector's config could not be split, let the
     next reconciliation split it again: the cause may be removed."""
     local_connector = turn.herder.work.local_connectors.get(name)

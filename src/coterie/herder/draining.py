@@ -61,7 +61,7 @@ def warn_if_drain_cannot_be_reported(turn: Turn) -> None:
     a worker that offers only older protocols has joined, log a warning: the leader may then assign jobs to this
     worker."""
     herder = turn.herder
-    if herder.lifecycle.is_draining and (why := protocol_of(herder).drain_wait_reason(herder)) is not None:
+    if herder.lifecycle.is_draining and (why := protocol_of(herder).drain_unreportable_reason(herder)) is not None:
         turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", is_warning=True))
 
 
@@ -97,7 +97,7 @@ def _drain_refusal(herder: Herder, *, alternative: str) -> RequestRefused | None
     if not herder.place.member_id:
         message = "This worker is not a member of its group now, so its jobs cannot move; retry the request"
         return RequestRefused(problem=Problem.NO_LEADER, message=message)
-    if (why := protocol_of(herder).drain_wait_reason(herder)) is not None:
+    if (why := protocol_of(herder).drain_unreportable_reason(herder)) is not None:
         return RequestRefused(problem=Problem.NOT_POSSIBLE, message=f"{why[0].upper()}{why[1:]}. {alternative}")
     return None
 

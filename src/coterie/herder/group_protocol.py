@@ -18,7 +18,14 @@ from coterie.nouns.membership import GroupProtocolName, MembershipEvent
 
 
 class GroupProtocol(Protocol):
-    """The herder's part of a group protocol; a module implements it."""
+    """The herder's part of a group protocol; a module implements it.
+
+    In a connect group, `compute_assignment_if_due`, `report_released_jobs`, `store_worker_state_change` and
+    `report_worker_state_changes` do nothing; `is_view_ready_else_request_it` and `must_stay_after_drain` return False;
+    `drain_unreportable_reason`, `rebalance_delay_ends_ms` and `completed_rebalances` return None. In a classic group,
+    `notify_rebalance_listeners` does nothing, and `is_view_ready_else_request_it` returns True.
+    `drain_unreportable_reason` is not the reason why a reported drain makes no progress.
+    """
 
     def resume_inherited_membership(self, turn: Turn) -> None:
         """Called when the runtime is open and both logs are read: this worker can run jobs now."""
@@ -89,7 +96,7 @@ class GroupProtocol(Protocol):
         protocol."""
         ...
 
-    def drain_wait_reason(self, herder: Herder) -> str | None:
+    def drain_unreportable_reason(self, herder: Herder) -> str | None:
         """The reason why this worker's drain cannot be reported to the group, as text for an operator. None when it can
         be reported, and while this worker does not know the group's protocol yet."""
         ...

@@ -458,7 +458,7 @@ def _on_request_event(
                 case AppendForSessionKey(key_number=number):
                     signing.on_session_key_appended(turn, number, end)
                 case AppendForLoggerLevel(id=request_id):
-                    logger_levels.on_appended(turn, request_id)
+                    logger_levels.answer_durable_level(turn, request_id)
         case ConfigLinesAppendFailed():
             _on_append_failed(turn, event)
 
@@ -508,7 +508,7 @@ def _on_config_log_end_found(turn: Turn, purpose: LogEndLookupPurpose, end_offse
         case LogEndLookupForAssignment(log_end_lookup_id=log_end_lookup_id):
             protocol_of(turn.herder).on_config_log_end_found(turn, log_end_lookup_id, end_offset)
         case LogEndLookupOfLaggingWorker(log_end_lookup_id=log_end_lookup_id):
-            place.on_config_log_end_found(turn, log_end_lookup_id, end_offset)
+            place.rejoin_unless_log_ends_here(turn, log_end_lookup_id, end_offset)
 
 
 def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
@@ -591,7 +591,7 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
 def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | ConfigLogEndLookupDue) -> None:
     match timer:
         case RequestTimeoutDue(id=id_):
-            reads.on_request_timeout(turn, id_)
+            reads.answer_read_on_timeout(turn, id_)
             active_topics.on_request_timeout(turn, id_)
             questions.on_request_timeout(turn, id_)
             offsets.on_request_timeout(turn, id_)

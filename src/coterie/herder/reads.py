@@ -59,7 +59,7 @@ def on_config_log_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition 
         read.end_offset = end_offset
 
 
-def on_request_timeout(turn: Turn, id_: RequestId) -> None:
+def answer_read_on_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit is over: answer the read with the state read so far, or continue the order. Does nothing for an
     unknown id, for example of a write."""
     read = turn.herder.requests.reads.get(id_)

@@ -18,7 +18,8 @@ def jittered_delay_ms(delay_ms: int, key: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """How often, and after which waits, a task is restarted whose query or start fails without progress in between."""
+    """How often, and after which waits, a task is restarted whose query or start fails without progress in between.
+    ``restarts_max`` -1 means without limit, 0 never."""
 
     restarts_max: int = 3
     """How many restarts follow each other without progress, until the task is FAILED; -1 means without limit."""

@@ -79,7 +79,8 @@ class Membership(Protocol):
 class JobsAssigned:
     """All jobs that a connect group has newly assigned to this worker have been started. A connector counts as started
     when its split has begun; a task when its start has returned, also with an error. A job that must not run now, for
-    example because it is paused, counts as started, too."""
+    example because it is paused, counts as started, too. ``jobs`` are only the newly assigned jobs; ``assignment`` has
+    all."""
 
     jobs: Jobs
     """The newly assigned jobs."""
@@ -145,7 +146,9 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgressed:
-    """A batch of a task was committed, or its query polled its source and found nothing to read."""
+    """A batch of a task was committed, or its query polled its source and found nothing to read. ``input_rows`` are
+    those of this batch and of the progress events merged with this one; ``bad_records`` counts since the task was
+    started."""
 
     task: ConnectorTaskId
     batch_id: int
@@ -161,7 +164,8 @@ class TaskProgressed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDied:
     """The task's query failed, or another worker took the task over, in its checkpoint or in a sink. Reported once for
-    each failure; the task writes nothing from this worker until it is started again."""
+    each failure; the task writes nothing from this worker until it is started again. ``can_restart`` is False if the
+    task rejects its input or its config: the query would fail again."""
 
     task: ConnectorTaskId
     trace: str = field(repr=False)
@@ -354,16 +358,17 @@ class TaskRuntime(Protocol):
         requires; but not if ``config`` requires another sink. The caller sets it while a task is failing, because the
         other tasks would be stopped until that task is repaired.
 
-        :raises UnreachableError, SplitAbortedError: when another attempt with the same config may succeed.
+        :raises UnreachableError, SplitOrOffsetChangeAbortedError: when another attempt with the same config may
+            succeed.
         :raises ConfigError, WorldError: when the source cannot be split; the connector is then FAILED with this error,
             and running tasks continue.
         """
         ...
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running splits and changes of offsets of ``connector``: they raise SplitAbortedError. After this
-        method has returned, they commit no checkpoint generation, except in a step that is already running. The
-        connector's source parts are no longer monitored (:class:`SourcePartsChanged`). Never waits."""
+        """End the running splits and changes of offsets of ``connector``: they raise SplitOrOffsetChangeAbortedError.
+        After this method has returned, they commit no checkpoint generation, except in a step that is already running.
+        The connector's source parts are no longer monitored (:class:`SourcePartsChanged`). Never waits."""
         ...
 
     async def read_offsets(
@@ -390,7 +395,8 @@ class TaskRuntime(Protocol):
         never split.
 
         :raises OffsetsRefusedError, ConfigError: when the source cannot use the offsets; nothing was changed.
-        :raises UnreachableError, SplitAbortedError: when another attempt may succeed. The change may take effect later.
+        :raises UnreachableError, SplitOrOffsetChangeAbortedError: when another attempt may succeed. The change may take
+            effect later.
         :raises WorldError: when the checkpoints cannot be read or written, or a batch in flight fails. The change may
             take effect later.
         """

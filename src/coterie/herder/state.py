@@ -440,7 +440,7 @@ class NeverJoined:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InRound:
     """A round of a classic group (JoinGroup and SyncGroup) is running, which this worker has joined or can join at
-    once."""
+    once. ``member_state`` is how far this worker is in this round."""
 
     member_state: MemberState
     """How far this worker is in the round."""
@@ -451,7 +451,8 @@ class InRound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingBeforeJoin:
     """A round is running that this worker joins only after all its tasks have stopped and their statuses are written.
-    While a status is not written, no SetWorkerState order is sent to the member."""
+    While a status is not written, no SetWorkerState order is sent to the member. ``member_state`` is how far this
+    worker is in this round."""
 
     member_state: MemberState
     """How far this worker is in the round."""
@@ -483,7 +484,10 @@ MembershipPhase: TypeAlias = NeverJoined | InRound | StoppingBeforeJoin | RoundF
 
 
 class WorkerMembership:
-    """This worker's membership of its group. The jobs, the leader and the epoch are those of the last assignment."""
+    """This worker's membership of its group. The jobs, the leader and the epoch are those of the last assignment.
+    ``member_state`` is how far this worker is in a round or rebalance. ``lease_ends_ms`` is None while the membership
+    is lost, and also before this process's first answered heartbeat; :meth:`has_valid_lease` decides whether jobs may
+    start."""
 
     def __init__(self, handover: Handover | None) -> None:
         self.phase: MembershipPhase = NeverJoined()

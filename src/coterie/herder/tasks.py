@@ -320,11 +320,11 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
         case Running(spec=start) | FailedQuery(spec=start):
             assert run is not None
             run.state = CheckpointClosed(spec=start)
-            connectors.on_checkpoint_closed(turn, start)
+            connectors.resplit_if_from_last_split(turn, start)
         case Starting(early_end=None) | Restarting(early_end=None) as state:
             assert run is not None
             run.state = replace(state, early_end=CheckpointClosed(spec=state.spec))
-            connectors.on_checkpoint_closed(turn, state.spec)
+            connectors.resplit_if_from_last_split(turn, state.spec)
         case _:
             pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 

@@ -187,7 +187,7 @@ class NotSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
-    """The connector's config is being split."""
+    """The connector's config is being split. ``config_line_offset`` None: the result is no longer needed."""
 
     config_line_offset: int | None
     """Identifies the config that is being split (:attr:`Connector.config_line_offset`); None when the result is no
@@ -251,7 +251,8 @@ Publication: TypeAlias = UnpublishedTaskConfigs | TaskConfigsPublishRetryPending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitComplete:
-    """The connector's config is split into the task configs ``task_configs``."""
+    """The connector's config is split into the task configs ``task_configs``. ``commit_line_offset`` is that of the
+    last commit with which they were compared."""
 
     config_line_offset: int
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""

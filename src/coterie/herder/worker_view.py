@@ -30,7 +30,7 @@ def worker_view(herder: Herder) -> WorkerView:
         url=herder.settings.url,
         state=herder.place.member_state,
         draining=herder.lifecycle.is_draining,
-        drain_wait_reason=protocol.drain_wait_reason(herder) if herder.lifecycle.is_draining else None,
+        drain_wait_reason=protocol.drain_unreportable_reason(herder) if herder.lifecycle.is_draining else None,
         restarting=herder.lifecycle.is_relaunching,
         protocol=protocol.protocol_name(herder),
         member_id=herder.place.member_id,

@@ -214,7 +214,8 @@ class DeletionWrite(_WriteDefaults):
 
 
 class TargetStateWrite(_WriteDefaults):
-    """Pauses, resumes or stops a connector."""
+    """Pauses, resumes or stops a connector. Only a stop needs the leader: it also commits an empty set of tasks. The
+    line is appended even if the target state stays the same."""
 
     def __init__(self, request: SetTargetState) -> None:
         self.request = request

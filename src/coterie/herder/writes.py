@@ -269,7 +269,7 @@ def _lines_to_append(config: ConfigState, write: PendingWrite) -> tuple[NewTopic
     lines = write.kind.lines(config)
     if write.attempt is None:
         return lines
-    return config_records.with_request_id_in_last_non_tombstone(
+    return config_records.with_id_in_last_non_tombstone(
         (*write.kind.request_id_carrier_lines(config), *lines), write.attempt.id
     )
 

@@ -22,7 +22,8 @@
     │   ├── WriterFencedError      another worker has opened the leader's log since; nothing was appended
     │   ├── RequestNotSentError, ResponseMissingError   in `rest.leader`: another worker could not be reached, or sent
     │   │                          no response
-    │   ├── SplitAbortedError        in `herder.seams`: a connector's split was ended before it was complete
+    │   ├── SplitOrOffsetChangeAbortedError   in `herder.seams`: a connector's split, or a change of its offsets, was
+    │   │                          ended before it was complete
     │   ├── RetriableStartError    in `herder.seams`: a start of a task has failed, and another start may succeed
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system

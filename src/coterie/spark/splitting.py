@@ -403,12 +403,13 @@ class Splitter:
         """Context manager for one operation on ``connector``: a split, the end of a re-split, or a change of offsets.
         When the block ends, ``fence`` is removed from the fences of the running calls. Exceptions of the block that are
         not mentioned below are raised unchanged. ``mentions_retry_by_herder`` only selects the text of
-        SplitAbortedError: True if the herder tries the operation again, as it does with a split; False if the user must
-        request it again.
+        SplitOrOffsetChangeAbortedError: True if the herder tries the operation again, as it does with a split; False if
+        the user must request it again.
 
-        :raises SplitAbortedError: when ``fence`` was closed before or during the block; when another worker has taken
-            over the re-split; when a later start of a task has taken over in the sink while the operation ran the
-            task's batch in flight; or when Spark is not running on this worker, or its JVM has ended during the block.
+        :raises SplitOrOffsetChangeAbortedError: when ``fence`` was closed before or during the block; when another
+            worker has taken over the re-split; when a later start of a task has taken over in the sink while the
+            operation ran the task's batch in flight; or when Spark is not running on this worker, or its JVM has ended
+            during the block.
         """
         ended_message, without_spark_message = (
             (
@@ -466,7 +467,7 @@ class Splitter:
             """The position store of the class of source that ``plan_config``, the config of a plan, names; each of its
             calls has a time limit (:data:`FindPositionStore`).
 
-            :raises SplitAbortedError: when this worker does not know the class.
+            :raises SplitOrOffsetChangeAbortedError: when this worker does not know the class.
             """
             return _time_limited_store(self._source_class_or_abort_split(connector, plan_config).position_store)
 
@@ -510,7 +511,8 @@ class Splitter:
         """The class of source that ``generation_config``, the config of a checkpoint generation of ``connector``,
         names.
 
-        :raises SplitAbortedError: when this worker does not know the class: another class cannot read its positions.
+        :raises SplitOrOffsetChangeAbortedError: when this worker does not know the class: another class cannot read its
+            positions.
         """
         try:
             return self._source_class_or_config_error(generation_config)
@@ -624,7 +626,7 @@ class Splitter:
         that generation; see :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the
         newest config.
 
-        :raises SplitAbortedError: when this worker does not know the generation's class of source.
+        :raises SplitOrOffsetChangeAbortedError: when this worker does not know the generation's class of source.
         :raises SupersededError: when another worker has taken over the checkpoint.
         :raises TakenOverInSinkError: when a later start of the task has taken over in the sink.
         :raises FencedError: when ``fence`` was closed.

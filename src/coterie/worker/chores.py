@@ -86,9 +86,10 @@ logger = logging.getLogger(__name__)
 
 
 class ChorePerformer:
-    """Performs chores with the shells that were passed to the worker: logs, membership, runtime and leader client. It
-    closes none of them, with these exceptions: the chore CloseRuntime closes the runtime, CloseRequestIntake the intake
-    of requests, and Leave ends the membership."""
+    """Performs chores with the shells that were passed to the worker: logs, membership, runtime and leader client. A
+    failure, also any exception of a plug-in, is part of a chore's result: only a bug in Coterie raises an exception.
+    Closes no shell, with these exceptions: the chore CloseRuntime closes the runtime, CloseRequestIntake the intake of
+    requests, and Leave ends the membership."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class ChorePerformer:
     async def _split_connector(self, chore: SplitConnector) -> SplitSucceeded | SplitFailed:
         """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception, or returns
         configs that are not text; ``is_transient`` of it is True if the exception is an UnreachableError or a
-        SplitAbortedError."""
+        SplitOrOffsetChangeAbortedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             result = await self._runtime.split(

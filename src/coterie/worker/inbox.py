@@ -1,4 +1,6 @@
-"""The inbox of a machine's loop: a queue of events, and timers, each of which becomes an event when its time comes."""
+"""The inbox of a machine's loop: a queue of events, and timers, each of which becomes an event when its time comes.
+All times are those of the event loop's monotonic clock.
+"""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -17,7 +19,8 @@ def now_ms() -> int:
 
 
 class Inbox(Generic[EventT, TimerT]):
-    """A bounded queue of events, and the ``timers``. One loop takes events from both, by :meth:`next`."""
+    """A bounded queue of events, and the ``timers``. One loop takes events from both, by :meth:`next`: first the timers
+    whose time has come. While the queue is full, :meth:`put` waits and :meth:`put_nowait` raises asyncio.QueueFull."""
 
     def __init__(self, events_max: int, *, event_of_timer: Callable[[TimerT], EventT]) -> None:
         """``events_max`` is the greatest number of events in the queue. ``event_of_timer`` returns the event for a

@@ -45,8 +45,9 @@ ResponseT = TypeVar("ResponseT")
 
 
 class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
-    """Implements `herder.seams.Membership` with a member machine and a client of the group coordinator. :meth:`run`
-    carries out the orders that the other methods only queue."""
+    """Implements `herder.seams.Membership` with a member machine and a client of the group coordinator. The orders
+    of :meth:`order` and :meth:`leave` are queued, and :meth:`run` carries them out; an order for which the inbox has no
+    room raises asyncio.QueueFull."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ def test_before_the_first_rebalance_there_is_no_protocol_and_no_reason_to_wait()
     herder = HerderDriver().herder
     assert protocol_features.protocol_name(herder) is None
     assert not protocol_features.are_requests_signed(herder)
-    assert protocol_features.drain_wait_reason(herder) is None
+    assert protocol_features.drain_unreportable_reason(herder) is None
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,6 @@ def test_the_protocol_of_the_last_rebalance_decides_on_signatures_and_drains(
     herder = working(protocol).herder
     assert protocol_features.protocol_name(herder) == setting
     assert protocol_features.are_requests_signed(herder) is is_signed
-    why = protocol_features.drain_wait_reason(herder)
+    why = protocol_features.drain_unreportable_reason(herder)
     assert (why is None) is is_drain_announced
     assert why is None or why.startswith(f"the group uses protocol {setting}, which cannot announce a drain")

@@ -16,8 +16,8 @@ class ListConnectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConnectors:
-    """Ask for the configs and the statuses of ``connectors``; answered at once with :class:`ConnectorDescriptions`,
-    from what this worker has read so far."""
+    """Ask for the configs and the statuses of ``connectors``, of none if it is empty; answered at once with
+    :class:`ConnectorDescriptions`, from what this worker has read so far."""
 
     connectors: tuple[ConnectorName, ...]
     """The names of the connectors; empty: of none."""
@@ -73,7 +73,8 @@ Read: TypeAlias = LogRead | DescribeConnectorOffsets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorInfo:
-    """The answer to :class:`DescribeConnector`: a connector's config and its committed tasks."""
+    """The answer to :class:`DescribeConnector`: a connector's config and its committed tasks. ``config_version`` is the
+    offset of the config's line; None, in the response to a write, if another write has already replaced the config."""
 
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)

@@ -38,7 +38,8 @@ SignatureRequest: TypeAlias = SignContent | VerifySignature | FenceTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentSignature:
-    """The answer to :class:`SignContent`."""
+    """The answer to :class:`SignContent`. ``signature`` is None if the group's protocol does not sign requests, or if
+    this worker has not read a session key yet."""
 
     signature: Signature | None
     """None when the group's protocol has no session keys, or this worker has not read a key yet."""

@@ -22,7 +22,8 @@ class DescribeWorkerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """The state of one task on the worker that runs it."""
+    """The state of one task on the worker that runs it. ``input_rows`` and ``starts`` count from the assignment of the
+    task to this worker, ``bad_records`` from the last start of the task."""
 
     task: ConnectorTaskId
     phase: str
@@ -42,7 +43,8 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """The answer to :class:`DescribeWorker`: the state of a worker, as the worker itself reports it."""
+    """The answer to :class:`DescribeWorker`: the state of a worker, as the worker itself reports it. ``state`` is how
+    far the worker is in a round or rebalance. ``rebalance_delay_ends_ms`` is a time of its monotonic clock."""
 
     worker_id: WorkerId
     name: str
@@ -91,8 +93,9 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
-    """One member: the metadata that it sent when it joined the last round, and the result of that round for it; in a
-    connect group, the coordinator's description of the member."""
+    """One member: the metadata that it sent when it joined the last round, and the result of that round for it
+    (``owned``: its jobs when it has applied the round). In a connect group, the coordinator's description of the member
+    (``owned``: its jobs now)."""
 
     member_id: MemberId
     worker_id: WorkerId
@@ -133,7 +136,9 @@ class DeferredJobs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
     """The answer to :class:`DescribeWorkerGroup`: the state of the group: in a classic group the last round that its
-    leader has computed, with the jobs that are configured now; in a connect group the coordinator's description."""
+    leader has computed, with the jobs that are configured now; in a connect group the coordinator's description.
+    ``config_offset`` is the highest that a member has reported; in a connect group, that of the leader's last report of
+    the configured jobs."""
 
     generation: GenerationId
     """The generation of the last round that this leader has computed; in a connect group, the group epoch."""

@@ -136,7 +136,8 @@ class WrittenConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedConnector:
-    """The response to the deletion of a connector."""
+    """The response to the deletion of a connector. ``replaced_config`` is the config that it had; None if that is not
+    known any more."""
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
     """The config that the connector had; None when it is not known any more."""

@@ -1,4 +1,8 @@
-"""The protocol of classic groups, for the rest of the herder: implements `herder.group_protocol.GroupProtocol`."""
+"""The protocol of classic groups, for the rest of the herder: implements `herder.group_protocol.GroupProtocol`.
+
+Listeners of rebalances receive nothing. The view of the group is always ready, and only the leader has it. The member
+does not join when the runtime opens: it joins after the first `SetWorkerState` order.
+"""
 
 from coterie.herder import place
 from coterie.herder.messages import Exit
@@ -99,8 +103,8 @@ def are_repeated_writes_deduplicated(herder: Herder) -> bool:
     return protocol_features.are_repeated_writes_deduplicated(herder)
 
 
-def drain_wait_reason(herder: Herder) -> str | None:
-    return protocol_features.drain_wait_reason(herder)
+def drain_unreportable_reason(herder: Herder) -> str | None:
+    return protocol_features.drain_unreportable_reason(herder)
 
 
 def rebalance_delay_ends_ms(herder: Herder) -> int | None:

@@ -35,7 +35,7 @@ def may_rejoin_after_partial_release(herder: Herder) -> bool:
     return are_repeated_writes_deduplicated(herder)
 
 
-def drain_wait_reason(herder: Herder) -> str | None:
+def drain_unreportable_reason(herder: Herder) -> str | None:
     """Why the leader does not receive this worker's drain request, as text for an operator: the group's protocol is
     older than static. None when the leader receives it, and before the first round."""
     protocol = herder.rounds.protocol

@@ -17,7 +17,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     if is_news or bool(event.revoked):
         turn.emit(WriteLogMessage(text=_assignment_summary(event, details)))
     herder.targets.details = details
-    listening.on_assigned(turn)
+    listening.clear_lease_end(turn)
     place.apply_round_result(turn, event, has_failed=False)
     if herder.place.is_leader_with_current_assignment:
         configured_jobs.start_reporting_if_new_leader(turn, details.leader_epoch)
@@ -34,7 +34,7 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     turn.emit(WriteLogMessage(text=text))
     place.forget_membership(turn)
     turn.herder.targets.details = None
-    listening.on_membership_lost(turn, event)
+    listening.store_whether_lease_ended(turn, event)
     configured_jobs.stop_reporting(turn)
     description.forget_description(turn)
 

@@ -19,13 +19,13 @@ from coterie.nouns.membership import MembershipLost
 from coterie.nouns.target_assignments import TargetOfMember
 
 
-def on_assigned(turn: Turn) -> None:
+def clear_lease_end(turn: Turn) -> None:
     """This worker has an assignment, so it is a member again: jobs that stop from now on are announced as revoked, not
     as lost."""
     turn.herder.targets.has_lease_ended = False
 
 
-def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
+def store_whether_lease_ended(turn: Turn, event: MembershipLost) -> None:
     """The membership is lost. When its jobs have stopped, they are announced as lost if the lease had ended, otherwise
     as revoked."""
     turn.herder.targets.has_lease_ended = event.has_lease_ended

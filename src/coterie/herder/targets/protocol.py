@@ -1,4 +1,10 @@
-"""The protocol of connect groups, for the rest of the herder: implements `herder.group_protocol.GroupProtocol`."""
+"""The protocol of connect groups, for the rest of the herder: implements `herder.group_protocol.GroupProtocol`.
+
+The functions that compute assignments if they are due, that report released jobs, and that store or report changes of
+the worker's state do nothing: the coordinator and the member do this. A drain can always be reported. This worker has
+neither an end of the rebalance delay nor a number of rebalances. The view of the group is never ready: it is requested
+each time. The member does not join when the runtime opens: it joins after the first `SetWorkerState` order.
+"""
 
 from coterie.herder import place
 from coterie.herder.requests.refusals import Problem, RequestRefused
@@ -95,7 +101,7 @@ def are_repeated_writes_deduplicated(herder: Herder) -> bool:
     return True
 
 
-def drain_wait_reason(herder: Herder) -> str | None:
+def drain_unreportable_reason(herder: Herder) -> str | None:
     return None
 
 

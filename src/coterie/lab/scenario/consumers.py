@@ -129,7 +129,9 @@ class ScenarioConsumer:
 
 
 class ConsumersScenario(GroupScenario):
-    """One group of consumers. Performs the commands of a transcript, and collects the lines that they print."""
+    """One group of consumers. Performs the commands of a transcript, counts rebalances and stopped partitions, and
+    collects the lines that the commands print. A consumer that is stopped sends LeaveGroup, unless it is a static
+    member (KIP-345)."""
 
     def __init__(self, *, steps: MachineSteps = STEPS) -> None:
         super().__init__(GroupId("article"), steps)

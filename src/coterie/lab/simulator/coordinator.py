@@ -97,7 +97,9 @@ class CoordinatorChecker(Protocol):
 
 class CoordinatorDisk(FaultyDisk):
     """The disk with the coordinator's log. All records that are appended during a write are written together by the
-    next write. A crash may lose records whose write was not acknowledged."""
+    next write, which calls ``on_acknowledged`` once, with the number of all its records. A crash loses the records
+    whose write was not acknowledged, except the first few of the write in progress (a random number, perhaps none or
+    all)."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -141,7 +143,8 @@ class CoordinatorDisk(FaultyDisk):
 
 
 class SimCoordinator:
-    """The coordinator of one classic group, which faults crash and restart. It starts when it is created."""
+    """The coordinator of one classic group, which faults crash and restart. It starts when it is created. Each crash
+    first checks that a replay of all records gives the live group; each start checks the group that it loads."""
 
     def __init__(
         self,

@@ -18,7 +18,9 @@ lost: also those on links that delayed messages, and late requests of broken con
 
 class FaultInjector(ABC, Generic[SimProcessT]):
     """The base class of what starts, disturbs and ends the processes of a simulation. A service is the worker, client
-    or transactional id for which a process runs; the processes of one service replace each other."""
+    or transactional id for which a process runs; the processes of one service replace each other. A service whose
+    process was killed permanently is never restarted, also not by `start_missing_services`. `end_process_faults` may
+    itself crash the coordinator or broker once more, and end processes permanently."""
 
     def __init__(self, world: World, infrastructure_faults: InfrastructureFaults, services: Sequence[str]) -> None:
         self._world = world

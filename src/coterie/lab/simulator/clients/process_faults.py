@@ -40,7 +40,9 @@ other members have rejoined, as Kafka does."""
 
 
 class ClientsFaults(FaultInjector[Client]):
-    """Starts the clients, and injects the faults and sends the operators' requests of the simulation with one seed."""
+    """Starts the clients, and injects the faults and sends the operators' requests of the simulation with one seed. At
+    the end of the faults the paused clients resume, missing clients start unless they were killed permanently, and the
+    coordinator crashes once more."""
 
     def __init__(self, play: SharedByClients) -> None:
         names = CLIENT_NAMES[: play.world.rng.randint(1, len(CLIENT_NAMES))]

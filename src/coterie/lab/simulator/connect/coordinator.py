@@ -104,7 +104,9 @@ class ServerAssignor(Protocol):
 
 
 class SimConnectCoordinator:
-    """The coordinator of one connect group, which faults crash and restart. It starts when it is created."""
+    """The coordinator of one connect group, which faults crash and restart. It starts when it is created. Each crash
+    first checks that a replay of all records gives the hard state of the live group; each start checks the group that
+    it loads, in half of the cases from a log whose first part was compacted."""
 
     def __init__(
         self,

@@ -17,8 +17,9 @@ from coterie.nouns.target_assignments import GroupSnapshot
 
 
 class ResponseChecker:
-    """Checks the responses of the coordinator in the simulation with one seed. A method raises a `Violation` when an
-    invariant is broken."""
+    """Checks that no response of the coordinator contradicts itself or an earlier response, and that no group that the
+    coordinator loads contradicts the responses before, in the simulation with one seed. Responses are not compared with
+    the live group. A method raises a `Violation` when an invariant is broken."""
 
     def __init__(self) -> None:
         self._owner_of_job_epoch: dict[tuple[Job, GroupEpoch], str] = {}

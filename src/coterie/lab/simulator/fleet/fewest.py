@@ -23,7 +23,7 @@ def _fewest_job_stops_of_sorted(
     connector_and_task_counts: tuple[tuple[int, int], ...], connector_count: int, task_count: int
 ) -> int:
     """`fewest_job_stops`, with sorted ``connector_and_task_counts``, so that the cache has one entry for all orders of
-    the same loads."""
+    the same counts."""
     if not connector_and_task_counts:
         return 0
     connectors_floor, connector_extras = divmod(connector_count, len(connector_and_task_counts))

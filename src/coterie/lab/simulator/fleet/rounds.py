@@ -24,7 +24,8 @@ counts."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMember:
-    """One member in a round: its report, and the jobs that the round assigns to it and revokes from it."""
+    """One member in a round: its report, the jobs that the round assigns to it in addition to those that it keeps, and
+    the jobs that the round revokes from it."""
 
     identity: MemberIdentity
     """A static member's instance id; the member id of any other member."""
@@ -93,7 +94,9 @@ class RoundMember:
 @dataclass(frozen=True, kw_only=True)
 class CheckedRound:
     """One round without an assignment error: all its members with their assignments, and the input of the leader's
-    computation."""
+    computation. Draining members do not count as claimants or wildcard members, and a job that only they may run is not
+    assignable. An unassigned job is an assignable one that no member owned before the round and that the round assigns
+    to no member."""
 
     generation: GenerationId
     """The number of the generation."""

@@ -58,7 +58,8 @@ from coterie.wire.errors import ErrorCode
 
 
 class ClassicGroupWorker(ClassicWorkerProcess):
-    """One process of a worker in a classic group: its herder and its member."""
+    """One process of a worker in a classic group: its herder and its member. What a herder orders only in a connect
+    group (for example targets, and news for rebalance listeners) raises an AssertionError."""
 
     cluster: SharedByClassicWorkers
 

@@ -51,8 +51,9 @@ class ProduceResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QueuedWrite:
-    """One write of the log thread. ``execute`` performs the write in the store. ``on_outcome`` receives the result when
-    the write is durable, or the error when the write was refused or has failed."""
+    """One write of the log thread, for the request of a process or (``sender``: ``timer``) for the timeout of a
+    transaction. ``execute`` performs the write in the store. ``on_outcome`` receives the result when the write is
+    durable, or the error when the write was refused or has failed."""
 
     transactional_id: str
     request: Event | NewBatch

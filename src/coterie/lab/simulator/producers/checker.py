@@ -29,8 +29,8 @@ from coterie.wire.errors import ErrorCode
 
 
 class ExecutedRequest(NamedTuple):
-    """One request that the broker has executed in a committed transaction of its store; also a refused request, which
-    has changed nothing."""
+    """One request that the broker has executed in a committed transaction of its store, for a process or (``sender``:
+    ``timer``) for the timeout of a transaction; also a refused request, which has changed nothing."""
 
     transactional_id: str
     request: Event | NewBatch

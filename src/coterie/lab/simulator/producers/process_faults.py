@@ -16,7 +16,8 @@ TRANSACTIONAL_IDS = ("orders", "payments", "audit")
 
 class ProducersFaults(FaultInjector[ProducerProcess]):
     """Starts the producers, injects the faults of the simulation with one seed, and lets the read_committed reader
-    read."""
+    read. At the end of the faults some producers are killed permanently, the others resume, and in half of the seeds
+    the broker crashes once more."""
 
     def __init__(self, play: SharedByProducers) -> None:
         ids = TRANSACTIONAL_IDS[: play.world.rng.randint(1, len(TRANSACTIONAL_IDS))]

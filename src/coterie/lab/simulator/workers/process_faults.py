@@ -25,8 +25,9 @@ WorkerT = TypeVar("WorkerT", bound=SimWorker)
 
 class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
     """Starts the workers, and injects the faults and sends the requests of users and operators in the simulation with
-    one seed. A base class: a subclass chooses the settings of the workers, and then calls
-    `_choose_and_set_worker_faults`."""
+    one seed. At the end of the faults the paused processes resume, missing workers start unless they were killed
+    permanently, and the coordinator crashes once more. A base class: a subclass chooses the settings of the workers,
+    and then calls `_choose_and_set_worker_faults`."""
 
     def __init__(self, cluster: SharedByWorkers, coordinator: FaultyServer) -> None:
         names = WORKER_NAMES[: cluster.world.rng.randint(2, len(WORKER_NAMES))]
