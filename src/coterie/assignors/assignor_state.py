@@ -13,7 +13,8 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Job
 
 
 class MemberOutcome(NamedTuple):
-    """The result of one round for one member; the leader's next round uses it as the member's previous state.
+    """The result of one round for one member: of the jobs that it reported, those that it keeps and those that it must
+    stop, and the jobs that it receives in addition. The leader's next round uses it as the member's previous state.
 
     It is a tuple because a round creates one for each member, and a frozen dataclass takes twice as long to create.
     """
@@ -41,7 +42,8 @@ class MemberOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """The jobs of one departed member, which stay unassigned until a deadline in case the member returns."""
+    """The jobs of one departed member, which stay unassigned until a deadline in case the member returns. The deadline
+    is on the clock of the rounds' ``now_ms``."""
 
     jobs: Jobs
     deadline_ms: int
@@ -52,7 +54,8 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignorState:
-    """The state that a leader keeps from one round to the next.
+    """The state that a leader keeps from one round to the next: the results of the last round that it computed, and
+    what its next round needs. ``generation`` is the generation of that last round, -1 before the first.
 
     A leader that has computed no round since it joined the group starts with the default values.
     """

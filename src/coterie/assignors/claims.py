@@ -21,8 +21,10 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
-    """Which member may run which job in one round (KIP-987, steps 1 and 2). A *static* worker may run only the jobs
-    that it claims, a *wildcard* worker any job that no worker claims; a draining worker receives no job."""
+    """Which member may receive which job in one round (KIP-987, steps 1 and 2). A *static* worker may receive only the
+    jobs that it claims, a *wildcard* worker any job that no static worker claims. A draining worker may receive no job,
+    and is neither static nor wildcard: its claims make no job static. A job that only draining workers can run is
+    unassignable; only `assign_back_to_draining` assigns it."""
 
     wildcard_workers: tuple[MemberId, ...]
     """The workers that have no claims and do not drain, sorted by id. Each may run any job that no worker claims."""

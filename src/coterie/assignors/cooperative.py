@@ -244,7 +244,9 @@ def assign(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ownership:
-    """Which member owns which configured job, each job once."""
+    """Which member owns which configured job, each job once: a member that reported the job, or the static member to
+    which this round returns it. A report of a job that the last round revoked from the member (unreleased) does not
+    count."""
 
     owned_jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs that each member reported and keeps, and the jobs that this round returns to the member."""
@@ -301,7 +303,8 @@ def _compute_ownership(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TargetDiff:
-    """The difference between the jobs that the members own now and the target, without a limit of moves."""
+    """The difference between the jobs that the members own now and the target, without a limit of moves. The lower
+    bound is for the jobs that any wildcard worker may run; it contains no moves for claims and drains."""
 
     assigned_jobs_by_member: Mapping[MemberId, Jobs]
     """Jobs that no member runs and that need not wait, by the member that receives them now."""

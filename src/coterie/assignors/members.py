@@ -24,7 +24,8 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalancePolicy:
-    """The settings that delay or limit the leader's assignments."""
+    """The settings that delay or limit the leader's assignments. The maximum of moves, and the interval between rounds,
+    limit only revocations for drains and for balance; without the maximum, the interval has no effect."""
 
     max_delay_ms: int = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
     """``scheduled.rebalance.max.delay.ms``: how long a departed member's jobs stay unassigned in case the member

@@ -128,7 +128,9 @@ class StartReason(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One job that moves: a round stops it or starts it, its member leaves the group, or it waits for a departed member
-    in the snapshot. In the last two cases the job is a move also if no round starts it again."""
+    in the snapshot. In the last two cases the job is a move also if no round starts it again. The two members are those
+    that run the job in the snapshot and in the end; the two rounds are the first that stops it and the last that starts
+    it. Each of them is None if there is no such member or round."""
 
     job: Job
     from_member: MemberId | None

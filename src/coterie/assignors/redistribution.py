@@ -249,7 +249,7 @@ class _TaskReceivers:
     def assign_tasks(self, name: ConnectorName, count: int) -> None:
         """Assign ``count`` tasks of connector ``name``. Each goes to the worker that has the fewest tasks of this
         connector at that time, among the workers that can still receive a task; these must have room for all."""
-        level, leveled_count = self._try_raise_all_to_level_and_count(name, count)
+        level, leveled_count = self._try_leveling_and_count_assigned(name, count)
         count -= leveled_count
         while count:
             count -= self._assign_at_level_and_count_assigned(level, name, count)
@@ -260,7 +260,7 @@ class _TaskReceivers:
                     for worker in workers
                 )
 
-    def _try_raise_all_to_level_and_count(self, name: ConnectorName, count: int) -> tuple[int, int]:
+    def _try_leveling_and_count_assigned(self, name: ConnectorName, count: int) -> tuple[int, int]:
         """Assign tasks of ``name`` to all workers that can still receive tasks, so that each has the same number of
         tasks of ``name`` (the level). The level is limited by ``count`` and by the room of each worker.
 

@@ -23,7 +23,9 @@ _SIZE_MAX, _ASSIGNORS = "group.connect.max.size", "group.connect.assignors"
 
 @dataclass(frozen=True, slots=True)
 class _DurationConfig:
-    """A duration that the broker has a setting for, and that can be set on a group."""
+    """A duration that the broker has a setting for, and that can be set on a group. ``name`` is without the prefixes
+    ``connect.`` (the group's config) and ``group.connect.`` (the broker's). ``bounds_field_prefix`` is empty if the
+    broker has no settings for the bounds; then ``least_ms`` is the least value in the configs of a group, too."""
 
     name: str
     """The name of the group config, without the prefix."""

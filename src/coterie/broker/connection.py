@@ -47,7 +47,9 @@ _DISCONNECT_CHECK_INTERVAL_S = 1.0
 
 
 class _DecodedRequest(NamedTuple):
-    """One decoded request."""
+    """One decoded request. ``api`` is None if the broker does not support the API in this version. ``error`` is set if
+    the request has too many array elements, and must be refused with INVALID_REQUEST. In both cases the body is not
+    decoded. ``number`` is the request's number on its connection."""
 
     header: RequestHeader
     api: KafkaApi | None
@@ -161,7 +163,7 @@ class Connection:
             if frame is None:
                 return False
             share = self._count_request_and_make_budget_share(len(frame))
-            answer = await self._handle_sasl_frame_or_none_to_close(exchange, frame, share)
+            answer = await self._handle_sasl_or_must_close(exchange, frame, share)
             if answer is not None:
                 await self._send_response(answer)
                 self._response_count += 1
@@ -199,7 +201,7 @@ class Connection:
             now_s=asyncio.get_running_loop().time(),
         )
 
-    async def _handle_sasl_frame_or_none_to_close(
+    async def _handle_sasl_or_must_close(
         self, exchange: SaslExchange, frame: bytes, budget_share: RequestBudgetShare
     ) -> bytes | None:
         """The encoded response to one frame of the SASL exchange: a request, or a token without a header (after

@@ -26,7 +26,9 @@ LEADER_EPOCH = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
-    """The parts of this broker that API handlers use; the same object for every request."""
+    """The parts of this broker that API handlers use; the same object for every request. ``host`` and ``port`` are the
+    address that clients connect to. ``groups`` has the classic groups, and the committed offsets of all groups, also of
+    connect groups."""
 
     settings: BrokerSettings
     host: str

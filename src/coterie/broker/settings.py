@@ -52,7 +52,8 @@ class ConnectGroupConfigBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
-    """Settings for the authentication and authorization of clients."""
+    """Settings for the authentication and authorization of clients. With TLS, ``certificate_path`` and ``key_path`` are
+    both required."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     certificate_path: Path | None = None
@@ -87,7 +88,9 @@ class MaintenanceSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """Settings of one broker: its data directory, its listener, security, maintenance, and its limits for clients.
-    Names in ``_ms`` are durations in milliseconds, names in ``_size_max`` are numbers of bytes."""
+    Names in ``_ms`` are durations in milliseconds, names in ``_size_max`` are numbers of bytes. ``in_flight_max`` and
+    ``connection_in_flight_size_max`` limit each connection, ``principal_in_flight_size_max`` all connections of a
+    principal. ``group_limits`` are all settings of classic groups."""
 
     data_path: Path
     """The data directory, for this broker only; created if it does not exist."""

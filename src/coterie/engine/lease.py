@@ -9,7 +9,8 @@ class LeaseDurations:
     """The parts of a session timeout. When the coordinator ends this worker's session, the group's leader assigns this
     worker's jobs to other workers, so all jobs here must stop before that. From these durations follow when the member
     considers its membership lost, how long the herder lets tasks stop, and when the watchdog stops all tasks of a
-    blocked event loop."""
+    blocked event loop. The lease is 2/3 of the session timeout; the time limits of a heartbeat and of another request
+    are 1/3 each, the grace of stops is 1/5, and the stall threshold 1/12."""
 
     session_timeout_ms: int
 

@@ -31,7 +31,8 @@ class NewTopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProgress:
-    """What a reader of a log has read since its previous progress."""
+    """What a reader of a log has read since its previous progress, and its ``position``: the offset that it reads next;
+    with several partitions, the greatest of these offsets."""
 
     records: Sequence[TopicRecord]
     """Empty if only ``position`` has advanced, for example past the marker of a transaction."""
@@ -43,7 +44,7 @@ class LogProgress:
 
 class Log(Protocol):
     """A log to which records are appended, and from which all records are read: first the existing records, then the
-    new ones.
+    new ones. `append` returns the offset after the last record that it has appended.
 
     Records are ordered within one partition only. The config topic has one partition. The status topic may have
     several; all records of one key are in the same partition.

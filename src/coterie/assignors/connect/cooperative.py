@@ -38,8 +38,8 @@ needed because the end of a move does not request a new target."""
 
 class CooperativeAssignor:
     """The built-in `ConnectAssignor`: it balances the jobs with as few moves as possible, respects claims and drains,
-    and defers the jobs of departed members. ``policy`` contains the delay for groups without a delay config, and the
-    maximum number of moves per round."""
+    and defers the jobs of departed members. It sends no metadata and no messages. ``policy`` contains the delay for
+    groups without a delay config, and the maximum number of moves per round."""
 
     name = "cooperative"
     minimum_version = 0

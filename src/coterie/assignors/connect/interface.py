@@ -29,7 +29,8 @@ LISTENER_ENTRY_POINTS = "coterie.rebalance_listeners"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignorMetadata:
-    """What this worker's assignor sends to the assignor that computes the target, which may be on another worker."""
+    """What this worker's assignor sends to the assignor that computes the target, which may be on another worker. A
+    ``reason`` other than 0, or a change of ``metadata``, requests a new target assignment."""
 
     reason: int = 0
     """Why a new target assignment is requested: 0 none is requested, 1 a delay has ended, 2 the metadata changed, 3 the

@@ -23,7 +23,9 @@ from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, Sn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The owners of the configured jobs. Each job has at most one owner."""
+    """The owners of the configured jobs: the members that run them, or that have stopped them and will start them
+    again. Each job has at most one owner. A job that was revoked and not given back has none. A static member that has
+    left for a short time has *briefly left*."""
 
     owned_jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs of every member that it runs, or that it has stopped and will start again; a member without jobs has an

@@ -117,7 +117,7 @@ def _topic_entries(topics: Sequence[Any], error_of: _ErrorCodeOfPartition) -> li
 # -- authorization -----------------------------------------------------------------------------------------------------
 
 
-def _id_or_any_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
+def _id_and_topics_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """The error code of the topic in the entry ``asked`` of a request of v0-3; None if the client may write with the
     transactional id and to all topics of the request. If only another topic of the request is refused, the code is
     OPERATION_NOT_ATTEMPTED."""
@@ -145,7 +145,7 @@ _AUTHORIZATION = ApiAuthorization(
     check_request=_cluster_action_error_since_v4,
     items=[
         topic_authorization_with_partition_errors(
-            _id_or_any_topic_authorization_error,
+            _id_and_topics_authorization_error,
             request_field="v3_and_below_topics",
             response_field="results_by_topic_v3_and_below",
             partition_fields=("partitions", "results_by_partition"),

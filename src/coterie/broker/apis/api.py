@@ -15,8 +15,10 @@ them; the awaitable's result is None if the request has no response."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaApi:
-    """The declaration of one API. ``authorization`` has no default, so that no API is open to all clients by
-    omission."""
+    """The declaration of one API. ``authorization`` has no default, so that no API is open to all clients by omission.
+    ``advertised_version_min``, if it is not None, replaces the lowest of ``versions`` in ApiVersions responses.
+    ``has_error_message``: the response has one error code, with a message; then a request with too many array elements
+    is refused with INVALID_REQUEST, and otherwise its connection is closed."""
 
     key: int
     """Kafka's number of the API (API key)."""

@@ -1,7 +1,9 @@
 """Declarations of the authorization that an API requires: the operation, the resource, and where the error code of a
 refusal is in the response.
 
-Each API requires the same as in Kafka. A check that only one API uses is in that API's module.
+Each API requires the same as in Kafka. A check that only one API uses is in that API's module. If a response has no
+top-level error code, the check of the whole request is an argument of `make_topic_check`: if it fails, its error code
+is that of each item.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -35,7 +35,8 @@ _EPOCHS_WITHOUT_SESSION = (-1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartitionFetch:
-    """One partition of a fetch request: what to read, or the error code why it cannot be read."""
+    """One partition of a fetch request: what to read, or the error code why it cannot be read. ``partition`` is None
+    only if the partition does not exist; with any other error it is set."""
 
     partition_index: int
     """The partition's index."""
@@ -163,7 +164,7 @@ async def _long_poll_until_enough_or_error(
 
 class _FetchReader:
     """Reads the partitions of one fetch request: `count_and_test_min_bytes` counts the readable bytes, as often as
-    needed; when they are enough, `read` reads them."""
+    needed; then `read` waits until the response fits into the byte budgets, and reads the counted bytes."""
 
     def __init__(self, broker: BrokerContext, request: ApiRequest) -> None:
         self._broker = broker

@@ -107,7 +107,7 @@ async def _find_first_timestamp_and_offset_since(
     # At most twice: only the first batch can have its matching records before the start offset.
     while (batch := await broker.log.first_batch_since(partition, timestamp_ms, offset)) is not None:
         # On a thread: decompression may take long, depending on the producer's batch.
-        found = await asyncio.to_thread(_first_timestamp_and_offset_or_batch_values, batch, timestamp_ms, start_offset)
+        found = await asyncio.to_thread(_first_timestamp_and_offset_or_header, batch, timestamp_ms, start_offset)
         if found is not None:
             return found
         offset = read_batch_header(batch).last_offset + 1
@@ -126,22 +126,20 @@ async def _find_max_timestamp_and_offset(broker: BrokerContext, partition: Parti
     head = read_batch_header(batch)
     if head.base_offset >= start_offset:
         return await asyncio.to_thread(
-            _first_timestamp_and_offset_or_batch_values, batch, head.max_timestamp_ms, start_offset
+            _first_timestamp_and_offset_or_header, batch, head.max_timestamp_ms, start_offset
         )
     # The record with the greatest timestamp of this batch may be before the start offset.
-    found = await asyncio.to_thread(_max_timestamp_and_offset_or_batch_values, batch, start_offset)
+    found = await asyncio.to_thread(_max_timestamp_and_offset_or_header, batch, start_offset)
     later = await broker.log.max_timestamp_batch(partition, head.last_offset + 1)
     if later is None:
         return found
     later_max_ms = read_batch_header(later).max_timestamp_ms
     if found is not None and found[0] >= later_max_ms:
         return found
-    return await asyncio.to_thread(_first_timestamp_and_offset_or_batch_values, later, later_max_ms, start_offset)
+    return await asyncio.to_thread(_first_timestamp_and_offset_or_header, later, later_max_ms, start_offset)
 
 
-def _first_timestamp_and_offset_or_batch_values(
-    batch: bytes, timestamp_ms: int, start_offset: int
-) -> tuple[int, int] | None:
+def _first_timestamp_and_offset_or_header(batch: bytes, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
     """The timestamp and the offset of the first record in ``batch``, at or after ``start_offset``, with
     ``timestamp_ms`` or a later timestamp.
 
@@ -163,7 +161,7 @@ def _first_timestamp_and_offset_or_batch_values(
     return head.max_timestamp_ms, max(head.base_offset, start_offset)
 
 
-def _max_timestamp_and_offset_or_batch_values(batch: bytes, start_offset: int) -> tuple[int, int] | None:
+def _max_timestamp_and_offset_or_header(batch: bytes, start_offset: int) -> tuple[int, int] | None:
     """The timestamp and the offset of the first record in ``batch`` with the greatest timestamp, among those at or
     after ``start_offset``; None if there is none. If the records are malformed: the greatest timestamp of the batch, as
     its header states it, and ``start_offset``."""

@@ -55,7 +55,8 @@ _RECORD_ERRORS_MAX = 100
 
 
 class _QueuedBatch(NamedTuple):
-    """A batch of the request that is queued for the log."""
+    """A batch of the request that is queued for the log. ``log_append_time_ms`` is `NO_TIMESTAMP` unless the topic
+    stores the time of the append in its records."""
 
     write_future: "asyncio.Future[WriteResult]"
     """Gets the result when the batch is durable, or an error."""

@@ -64,7 +64,8 @@ topic can read it."""
 class ClassicMachine:
     """The machine of classic groups, as group hosts run it (:class:`GroupMachine`). It also records when members send
     requests, in ``gaps``. Senders that are not members are not recorded, because any client can send any number of
-    names."""
+    names. A group that has only committed or pending offsets has state, but does not reserve its id: the offsets may be
+    those of a connect group."""
 
     refusal_code_or_wait_while_loading = None
     step = staticmethod(machine.step)

@@ -63,7 +63,8 @@ _Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
 
 class ConnectMachine:
     """The machine of connect groups, as group hosts run it (:class:`GroupMachine`). It also records when members send
-    heartbeats, in ``gaps``, and counts what the steps do, in ``stats``."""
+    heartbeats, in ``gaps``, and counts what the steps do, in ``stats``. A group that has only configs has state, but
+    does not reserve its id: a classic group may use the id."""
 
     refusal_code_or_wait_while_loading = ErrorCode.coordinator_load_in_progress
     """The error for requests during a load: a request that waited would delay all later requests on its connection."""

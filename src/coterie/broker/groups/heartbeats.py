@@ -13,7 +13,8 @@ that was added first is removed for a new one."""
 
 @dataclass(slots=True, kw_only=True)
 class _MemberRequestStats:
-    """The number of heartbeats of one member, and the longest time between two of its requests."""
+    """The number of heartbeats of one member, and the longest time between two of its requests. ``gap_began_at_ms`` is
+    None before the member's first request and after it has left: the time until its next request is no gap."""
 
     gap_began_at_ms: int | None
     """When the current gap began: at the member's last request, or at the response to its last JoinGroup or SyncGroup.

@@ -146,7 +146,10 @@ class PendingRequest(Generic[RequestT, ResponseT]):
 
 
 class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]):
-    """Runs the machine of one group: holds the group's state, its timers, and its pending requests."""
+    """Runs the machine of one group: holds the group's state, its timers, and its pending requests. `run` ends when the
+    host is removable: without state and without pending work. While the group is reloaded from its log, requests wait
+    or are refused (``refusal_code_or_wait_while_loading``), and notifications are dropped: the reload reads the log
+    after them."""
 
     def __init__(
         self,

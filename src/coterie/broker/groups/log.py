@@ -66,7 +66,9 @@ class GroupTopicFormat(Generic[RecordT]):
 
 class GroupLog(Generic[RecordT]):
     """Appends the records of all groups of one kind (classic or connect) to their topic of the broker's log, and reads
-    the records of a group when the group is loaded. Created by :meth:`open`, which reads no records."""
+    the records of a group when the group is loaded. Created by :meth:`open`, which reads no records. The future of
+    `append` gets the offset of the first record. `end_transaction` returns the groups that may have pending records of
+    the transaction, each with whether an append of such records is still queued; if so, the group must be reloaded."""
 
     def __init__(self, topic: GroupTopicFormat[RecordT], log: BrokerLog, partition: Partition) -> None:
         self._topic = topic

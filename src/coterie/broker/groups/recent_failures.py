@@ -16,7 +16,9 @@ _CLOSE_S = 60.0
 
 class RecentFailures:
     """Counts the failures of one group that follow one another closely. The first is followed by no pause. A bug may
-    recur after each reload: without a pause, the host would reload the group in a busy loop."""
+    recur after each reload: without a pause, the host would reload the group in a busy loop. `add` returns how many
+    failures of the same kind were not logged since the last that was, or None if this one must not be logged either.
+    `take_pause_s` returns the pause after the last failure, and 0 if it is called again before the next failure."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -16,9 +16,10 @@ from coterie.wire.batches import BatchHeader, check_crc, read_batch_header
 
 
 class PartitionCleaner:
-    """One compaction of one partition. All calls block. Call `index_keys` until it returns False, then
-    `next_row_changes` until it returns None, and write the changes in this order. Then the partition is compacted up to
-    ``end_offset``."""
+    """One compaction of one partition. All calls block. Call `index_keys`, which returns whether it must be called
+    again, until it returns False; then `next_row_changes` until it returns None, and write the changes in this order.
+    Then the partition is compacted up to ``end_offset``, which `index_keys` lowers if the keys do not fit into
+    memory."""
 
     def __init__(
         self,

@@ -39,7 +39,8 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """The change of one batch's row by a compaction."""
+    """The change of one batch's row by a compaction. ``data`` are the new bytes of the batch; None keeps its bytes, and
+    empty deletes the row."""
 
     row_id: int
     data: bytes | None

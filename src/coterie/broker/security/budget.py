@@ -57,7 +57,8 @@ class ByteBudget:
 class PrincipalByteBudget(ByteBudget):
     """The budget of one principal over all of its connections. Requests may use the whole budget. Responses that
     reserve bytes (those with records) leave a quarter of it to requests. So a client that reads no responses delays its
-    principal's fetches, but no heartbeat."""
+    principal's fetches, but no heartbeat. `take_for_response` gives bytes only to the response that is sent next on its
+    connection; the others wait until they are next."""
 
     def __init__(self, name: str, size_max: int, log_limit: LogRateLimit | None = None) -> None:
         """``log_limit`` limits the log messages of this budget, together with those of the other budgets that have the
@@ -122,7 +123,9 @@ class PrincipalByteBudget(ByteBudget):
 class RequestBudgetShare:
     """The bytes that one request has taken of two budgets: in the budget of its connection, the bytes of the request
     and of its response; in the budget of its principal, the bytes that are reserved for its response. The bytes of the
-    request itself in the principal's budget are not part of the share: the connection releases them."""
+    request itself in the principal's budget are not part of the share: the connection releases them. `release` gives
+    back only the bytes of the principal's budget; the connection also releases the response's bytes in its own
+    budget."""
 
     __slots__ = ("_connection_budget", "_is_next_response", "_principal_budget", "_response_size", "_size")
 

@@ -35,7 +35,8 @@ CredentialsByMechanism = Mapping[str, Credential]
 
 class BrokerUsersFile:
     """The users in the file at ``path``; there are none if the file does not exist and was not read before. All methods
-    block."""
+    block, and first read the file if it has changed. `add` replaces the password of a user that exists, and returns
+    whether the user is new; `remove` returns whether the user existed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

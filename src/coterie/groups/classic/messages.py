@@ -123,6 +123,8 @@ class LeaveGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
+    """DescribeGroups; or, without ``includes_members``, ListGroups, whose response lists no members."""
+
     reply_to: ReplyTo
     includes_members: bool = True
     """False for ListGroups, whose response lists no members: a group may have many."""

@@ -72,7 +72,8 @@ class ClassicGroupSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member of the group, with the values that its JoinGroups contained."""
+    """One member of the group, with the values that its JoinGroups contained. After a load, until it joins again, at
+    most the group's selected protocol is known of its protocols."""
 
     client_id: str
     client_host: str

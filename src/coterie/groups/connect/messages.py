@@ -64,9 +64,13 @@ NO_MEMBER = MemberId("")
 
 @dataclass(slots=True, kw_only=True)
 class Heartbeat:
-    """ConnectGroupHeartbeat. A field that is None has not changed since the member's last request. Nothing may change
-    an event; the class is not frozen because building a frozen one of 20 fields takes four times as long, a sixth of
-    the step of a heartbeat."""
+    """ConnectGroupHeartbeat. A field that is None has not changed since the member's last request. A request has all
+    fields if it has the rebalance timeout, the owned jobs and the assignors. With ``resumes`` it announces a restart in
+    place: the worker's process is about to replace itself.
+
+    Nothing may change an event; the class is not frozen because building a frozen one of 20 fields takes four times as
+    long, a sixth of the step of a heartbeat.
+    """
 
     reply_to: ReplyTo
     connection_number: int
@@ -296,7 +300,7 @@ class ConfiguredJobsWritten:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
     """The record of a present member (key version 5): what it has sent in its requests, and what the coordinator has
-    added."""
+    added. ``former`` are the jobs that were deferred for the member until it returned."""
 
     member_id: MemberId
     group_epoch: GroupEpoch

@@ -67,7 +67,8 @@ class NotConnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """The member's last request arrived on the open connection ``connection_number``."""
+    """The member's last request arrived on the open connection ``connection_number``. With ``resumes`` it announced
+    that the member's process is about to replace itself: the end of the connection then has no effect."""
 
     connection_number: int
     resumes: bool = False

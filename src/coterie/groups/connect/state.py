@@ -57,7 +57,9 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 
 class Group:
-    """One connect group. Only `apply_record` writes the hard state and the indexes that follow from it."""
+    """One connect group. Only `apply_record` writes the hard state and the indexes that follow from it. The group needs
+    a target while its group epoch is greater than its assignment epoch, once a leader has reported the configured
+    jobs."""
 
     def __init__(self, group_id: GroupId, broker_settings: ConnectGroupSettings) -> None:
         self.group_id = group_id
