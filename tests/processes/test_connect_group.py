@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from coterie.cli.demo.kill import BatchInFlight, are_repeated_or_raise_if_replanned, kill_in_mid_batch_unless_ended
+from coterie.cli.demo.kill import BatchInFlight, are_batches_repeated_or_raise, kill_in_mid_batch_unless_ended
 from coterie.cli.demo.observe import CheckpointFinder
 from coterie.cli.processes import Child
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -36,7 +36,7 @@ def test_no_row_is_lost_or_doubled_when_workers_of_a_connect_group_are_killed_dr
     moved = tasks_of(killed)
     interrupted = kill_in_the_middle_of_a_batch(cluster, killed, moved)
     until(
-        lambda: are_repeated_or_raise_if_replanned(interrupted, CheckpointFinder(cluster.checkpoints)),
+        lambda: are_batches_repeated_or_raise(interrupted, CheckpointFinder(cluster.checkpoints)),
         within_s=60,
         what="the interrupted batches are repeated and committed by other workers",
     )

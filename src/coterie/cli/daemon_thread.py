@@ -16,7 +16,9 @@ ResultT = TypeVar("ResultT")
 
 
 class PluginCaller:
-    """Calls the functions of one plug-in, each on a new thread, and never two of them at the same time."""
+    """Calls the functions of one plug-in, each on a new thread, and never two of them at the same time: while a call
+    runs, also after its time limit, another call is refused with WorldError. Nothing waits for a thread after the time
+    limit of its call."""
 
     def __init__(self, name: str) -> None:
         """``name`` names the plug-in in errors and in the list of threads."""

@@ -103,7 +103,9 @@ class RebalanceListenerThread:
     """Calls the plug-ins of a worker's rebalances one after the other on one thread: the listeners, and
     `ConnectAssignor.on_assignment` of the assignors. After an assignment, all assignors are called, then all listeners.
 
-    Implements `herder.seams.RebalanceListeners`. Call the methods of this object only on the event loop's thread."""
+    :meth:`notify` never waits: news are queued, and dropped if :data:`NEWS_MAX` news wait already. :meth:`close` waits
+    for the queued calls, but only for ``close_timeout_ms``. Implements `herder.seams.RebalanceListeners`. Call the
+    methods of this object only on the event loop's thread."""
 
     def __init__(
         self,

@@ -24,7 +24,9 @@ _TAIL_LINES = 15
 
 
 class Child:
-    """One child process, the leader of its own process group, with a log file for its output."""
+    """One child process, the leader of its own process group, with a log file for its output. A suspended process
+    counts as running. The first read of ``exit_code`` or ``is_running`` after the process has ended also kills the rest
+    of its group."""
 
     def __init__(
         self, name: str, process: "subprocess.Popen[bytes]", log_path: Path, *, before_reaping: Callable[[int], None]

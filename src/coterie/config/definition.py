@@ -71,7 +71,9 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 class ConfigKey:
     """One key of a config, with the fields of Connect's ConfigDef. A key without a ``default`` is required unless it is
     ``is_optional``. The fields from ``group`` to ``dependents`` are for forms; a key that is in no form has the
-    defaults of these fields."""
+    defaults of these fields. As in Connect, some messages name a key without the prefix of its converter, transform or
+    predicate: those about the type of a value use ``name_in_type_errors``, those of the validator use
+    ``name_in_validator_errors``."""
 
     name: str
     type: Type

@@ -30,7 +30,10 @@ class ConfigInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigInfos:
-    """The result of the validation of a connector's config."""
+    """The result of the validation of a connector's config. ``connector_class`` is the class as the config names it,
+    also if there is no such class. ``error_count`` counts messages; ``errors`` has only the keys with messages. If a
+    property of a Kafka client (such as ``producer.override.linger.ms``) has a value of another type, Connect refuses
+    the whole request with ``client_property_type_error``."""
 
     connector_class: str
     """The class of the connector, as the config names it."""

@@ -168,7 +168,8 @@ _PROVIDER_CLASSES: Mapping[str, type[EnvVarConfigProvider | FileConfigProvider |
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigProviders:
     """The config providers of a worker, by the names with which references name them. Replaces the references in
-    configs."""
+    configs. A reference to a provider that the worker does not have stays as it is, without an error. Each value that
+    replaces a reference is hidden in texts from then on."""
 
     by_name: Mapping[str, ConfigProvider] = field(default_factory=dict)
 

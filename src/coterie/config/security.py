@@ -55,7 +55,8 @@ TLS_FILE_KEYS = frozenset(key for key in SECURITY_KEYS if key.startswith("ssl.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The PEM files of this process for TLS connections, in which the process is the client or the server."""
+    """The PEM files of this process for TLS connections, in which the process is the client or the server. The
+    locations of the certificate and of its key are both set, possibly to the same file, or both None."""
 
     trusted_ca_location: str | None = None
     """The file with the certificates that are trusted to sign the other end's certificate. None: as a client, those
@@ -122,8 +123,10 @@ class KafkaSecurity:
 
 
 class _SecurityParser:
-    """Parses the security keys of one worker file. It collects the errors of all keys, and raises them together at the
-    end. ``prefix`` stands before the keys in the worker file, and so in the errors; it is removed in ``properties``."""
+    """Parses the security keys of one worker file. It records the errors of all keys, and
+    :meth:`kafka_security_fields_or_raise` raises them together; after :meth:`tls_fields` alone, call
+    :meth:`raise_if_errors`. ``prefix`` stands before the keys in the worker file, and so in the errors; it is removed
+    in ``properties``."""
 
     def __init__(self, properties: Mapping[str, str], *, prefix: str = "") -> None:
         self._prefix = prefix

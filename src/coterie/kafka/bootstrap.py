@@ -12,7 +12,8 @@ from coterie.wire.kio_entities import Values
 
 class BootstrapClient:
     """Sends requests to the brokers in a client's bootstrap.servers. A server that does not respond to
-    :meth:`ask_any_server` moves to the end of the list, so that later calls try the others first."""
+    :meth:`ask_any_server` moves to the end of the list, so that later calls try the others first. Only
+    :meth:`ask_any_server` has a time limit, for each server."""
 
     def __init__(self, servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
         """``servers`` are the entries of bootstrap.servers, each as ``host:port``."""

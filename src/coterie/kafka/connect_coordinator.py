@@ -55,7 +55,8 @@ _MOVED = frozenset(int(error) for error in MOVED)
 
 class KafkaConnectCoordinatorClient:
     """Sends a member's requests to the coordinator of its connect group over TCP (the seam
-    `member.seams.CoordinatorClient`). Sends each request once: the member decides whether and when to retry."""
+    `member.seams.CoordinatorClient`). Sends each request once: the member decides whether and when to retry. An error
+    code of a broker is returned in the response; a request without a response raises WorldError."""
 
     def __init__(
         self,

@@ -128,7 +128,7 @@ def to_connect_error_code_or_unknown(code: int) -> ConnectErrorCode:
         return ConnectErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def error_message_with_unknown_code(code: int, message: str | None) -> str | None:
+def error_message_naming_unknown_code(code: int, message: str | None) -> str | None:
     """The error message of a response, None if there is none. For a code that this version of Coterie does not have,
     the message begins with the number of the code."""
     if code == to_connect_error_code_or_unknown(code):
@@ -144,7 +144,7 @@ def to_heartbeat_response(entity: Any) -> HeartbeatResponse:
     assignment = entity.assignment
     return HeartbeatResponse(
         error=to_connect_error_code_or_unknown(entity.error_code),
-        message=error_message_with_unknown_code(entity.error_code, entity.error_message),
+        message=error_message_naming_unknown_code(entity.error_code, entity.error_message),
         member_epoch=MemberEpoch(entity.member_epoch),
         heartbeat_interval_ms=entity.heartbeat_interval_ms,
         assignment=None
@@ -178,7 +178,7 @@ def to_prepare_response(entity: Any) -> PrepareAssignmentResponse:
     error = to_connect_error_code_or_unknown(entity.error_code)
     return PrepareAssignmentResponse(
         error=error,
-        message=error_message_with_unknown_code(entity.error_code, entity.error_message),
+        message=error_message_naming_unknown_code(entity.error_code, entity.error_message),
         snapshot=_to_snapshot(entity) if error is ConnectErrorCode.NONE else None,
     )
 
@@ -187,7 +187,7 @@ def to_install_response(entity: Any) -> InstallAssignmentResponse:
     """Convert a ConnectGroupInstallAssignment response."""
     return InstallAssignmentResponse(
         error=to_connect_error_code_or_unknown(entity.error_code),
-        message=error_message_with_unknown_code(entity.error_code, entity.error_message),
+        message=error_message_naming_unknown_code(entity.error_code, entity.error_message),
     )
 
 
@@ -201,7 +201,7 @@ def to_describe_response(entity: Any) -> GroupDescriptionResponse:
     error = to_connect_error_code_or_unknown(group.error_code)
     return GroupDescriptionResponse(
         error=error,
-        message=error_message_with_unknown_code(group.error_code, group.error_message),
+        message=error_message_naming_unknown_code(group.error_code, group.error_message),
         description=_to_group_description(group) if error is ConnectErrorCode.NONE else None,
     )
 

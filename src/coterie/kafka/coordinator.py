@@ -47,7 +47,8 @@ from coterie.wire.kio_entities import Values
 
 class KafkaClassicCoordinatorClient:
     """Sends a member's requests to its group's coordinator over TCP (the seam `member.seams.CoordinatorClient`). Sends
-    each request once: the member decides whether and when to retry."""
+    each request once: the member decides whether and when to retry. An error code of a broker is returned in the
+    response; a request without a response raises WorldError."""
 
     def __init__(
         self,
@@ -103,8 +104,8 @@ class KafkaClassicCoordinatorClient:
 
 class _CoordinatorConnections:
     """The connections to the coordinator for one kind of request: for the requests to which the coordinator responds
-    immediately, or for those that it parks. New requests use the current connection, which is opened when it is
-    needed."""
+    immediately, or for those that it parks. New requests use the current connection, which is opened when it is needed.
+    When there is no coordinator, :meth:`ask` returns the error code of FindCoordinator instead of a response."""
 
     def __init__(
         self, finder: CoordinatorFinder, open_timeout_ms: int, response_timeout_ms: int, *, is_parked: bool

@@ -186,7 +186,7 @@ class GroupAdmin:
         :raises WorldError: when the group's coordinator cannot be found, does not respond or refuses the request.
         """
         member = {"member_id": member_id, "group_instance_id": instance_id, "reason": _REASON}
-        response = await self._ask_coordinator_until_not_retriable(
+        response = await self._ask_coordinator_while_retriable(
             LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, leave_error_code
         )
         if (error := leave_error_code(response)) != ErrorCode.none:
@@ -200,7 +200,7 @@ class GroupAdmin:
         :raises UnsupportedApiError: when the coordinator does not serve connect groups.
         :raises WorldError: as :meth:`describe_group`.
         """
-        entity = await self._ask_coordinator_until_not_retriable(
+        entity = await self._ask_coordinator_while_retriable(
             CONNECT_GROUP_DESCRIBE,
             group_id,
             {"group_ids": (group_id,), "include_authorized_operations": False},
@@ -224,7 +224,7 @@ class GroupAdmin:
 
         :raises WorldError: as :meth:`describe_group`.
         """
-        response = await self._ask_coordinator_until_not_retriable(
+        response = await self._ask_coordinator_while_retriable(
             DESCRIBE_GROUPS,
             group_id,
             {"groups": (group_id,), "include_authorized_operations": False},
@@ -250,7 +250,7 @@ class GroupAdmin:
             ),
         )
 
-    async def _ask_coordinator_until_not_retriable(
+    async def _ask_coordinator_while_retriable(
         self, api: ApiVersionRange, group_id: GroupId, values: Values, error_of: Callable[[Any], int]
     ) -> Any:
         """Send a request to the group's coordinator and return the response. While the response has an error code of

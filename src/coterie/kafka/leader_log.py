@@ -49,8 +49,9 @@ def missing_write_permission_message(transactional_id: str) -> str:
 
 
 class LeaderTopicLog:
-    """Writes one topic as the leader of the group (the seam `LeaderLog`): each append is one transaction. Created by
-    `TopicsClient.new_leader_log`, closed by `TopicsClient.close`."""
+    """Writes one topic as the leader of the group (the seam `LeaderLog`): each append is one transaction, and returns
+    the log's position after it, that is the offset of its last record plus 1. Created by `TopicsClient.new_leader_log`,
+    closed by `TopicsClient.close`."""
 
     def __init__(
         self,

@@ -52,7 +52,8 @@ PRODUCER_POLL_S = 0.2
 
 class TopicsClient:
     """A worker's client of the topics in one Kafka cluster: creates topics, and opens them as logs. Must be closed
-    after use, which also closes the logs."""
+    after use, which also closes the logs. Failed calls of librdkafka raise WorldError. The end of a partition is its
+    last stable offset: open transactions and all records after them are not counted."""
 
     def __init__(
         self,
@@ -339,7 +340,10 @@ _UNSUPPORTED_ERRORS = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_V
 
 
 class TopicLog:
-    """Appends records to one topic and reads them (the seam `Log`). Created by :meth:`TopicsClient.open_log`."""
+    """Appends records to one topic and reads them (the seam `Log`). Created by :meth:`TopicsClient.open_log`. A
+    position is the offset after a record; with several partitions, it is the greatest of theirs, as is the end.
+    :meth:`close` only ends the running :meth:`follow` calls; appends remain possible until
+    :meth:`TopicsClient.close`."""
 
     def __init__(self, topics: TopicsClient, topic: str, partition_count: int) -> None:
         self.topic = topic

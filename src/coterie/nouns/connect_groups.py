@@ -37,7 +37,8 @@ member stays in the group, and has this member epoch until it returns."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedAssignor:
-    """One assignor that a member supports, with the member's metadata for it (K848C, "Assignor")."""
+    """One assignor that a member supports, with the member's ``metadata`` for it, whose version is ``version`` (K848C,
+    "Assignor")."""
 
     name: str
     minimum_version: int
@@ -72,8 +73,9 @@ class Claims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentToMember:
-    """The assignment in the response to a heartbeat: all jobs that the member may run now. A job that the member owns
-    and that is not in ``jobs`` is revoked."""
+    """The assignment in the response to a heartbeat: all jobs that the member may run now, as soon as its worker has
+    read the config topic to ``config_offset``. A job that the member owns and that is not in ``jobs`` is revoked.
+    ``version`` is that of the assignor's ``metadata``."""
 
     jobs: Jobs
     jobs_by_assignment_epoch: Mapping[GroupEpoch, Jobs]

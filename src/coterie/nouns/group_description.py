@@ -17,7 +17,9 @@ MAX_DELAY_CONFIG = "connect.scheduled.rebalance.max.delay.ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """One member of a connect group: its ids and state, the jobs that it has, should have and waits for."""
+    """One member of a connect group: its ids and its state; the jobs that are ``assigned`` to it now, those that were
+    revoked and that it has not given back (``pending``), its ``target``, and the jobs of the target that other members
+    still have (``awaited``, by the members that have them). ``claims`` None: it may run any job."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -47,7 +49,8 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedMemberDescription:
-    """A member that has left the group. Its jobs wait for its return, or may still run on its worker."""
+    """A member that has left the group. Its jobs wait for its return for ``delay_left_ms``, and may still run on its
+    worker for ``held_left_ms``."""
 
     member_id: MemberId
     instance_id: InstanceId | None = None
@@ -64,7 +67,9 @@ class DepartedMemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """The description of a connect group: its state, its members, and the members that have departed."""
+    """The description of a connect group: its state, its members, and the members that have departed. ``config_offset``
+    is how far the leader had read the config topic when it reported the configured jobs. `max_delay_ms` is None if the
+    group has no valid value of its own: then the setting of the worker that computes applies."""
 
     state: str
     """``Empty``, ``Assigning``, ``Reconciling`` or ``Stable``."""

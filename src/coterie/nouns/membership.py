@@ -41,7 +41,8 @@ class GroupProtocolName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """The metadata of one member of a classic group, as its last JoinGroup reported them."""
+    """The metadata of one member of a classic group, as its last JoinGroup reported them. ``owned`` is empty if the
+    group's protocol is eager, whose JoinGroup does not contain these jobs."""
 
     url: WorkerUrl
     name: str | None = None
@@ -70,7 +71,9 @@ class AssignmentChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedAssignments:
-    """The assignments that the leader computed in response to :class:`AssignmentsRequested`."""
+    """The assignments that the leader computed in response to :class:`AssignmentsRequested`. With
+    ``has_config_mismatch`` they change nothing, and ``config_offset`` is how far the leader must read the config log
+    first."""
 
     config_offset: ConfigOffset
     """How far the leader had read the config log when it computed these assignments; with ``has_config_mismatch``, how
@@ -92,7 +95,9 @@ class ComputedAssignments:
 class SetWorkerState:
     """Sets the worker state that the next JoinGroup (in a connect group, the next heartbeat) reports; the herder sends
     this order again after each change. The first order makes the member join. After `MembershipLost`, the first order
-    with an empty ``owned`` makes it join again."""
+    with an empty ``owned`` makes it join again. When too many threads have hung in plug-ins,
+    ``allowed_jobs_until_restart`` are the only jobs that this worker may run until it is restarted; `claims` combines
+    them with the claims in the settings."""
 
     config_offset: ConfigOffset
     """How far this worker has read the config log."""
@@ -142,8 +147,8 @@ class LeaveAndRejoin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
     """Leave the group, and end the member → GroupLeft. The herder sends this order when all owned jobs have stopped, or
-    the time limit of the shutdown is over. A static member of a classic group sends no LeaveGroup, unless
-    ``is_permanent``."""
+    the time limit of the shutdown is over. ``is_permanent``: the worker will not return, so the group does not wait for
+    it, and a static member of a classic group sends LeaveGroup, too; otherwise it sends none."""
 
     reason: str
     is_permanent: bool = False
@@ -239,8 +244,9 @@ class ClassicMembershipHandover:
     """The membership of a classic group that a worker's process passes to the next process when it re-executes itself.
 
     The next process continues as the same member of the group, if its first heartbeat arrives within the session
-    timeout: there is no rebalance and no scheduled rebalance delay, and no job moves.
-    """
+    timeout: there is no rebalance and no scheduled rebalance delay, and no job moves. ``protocol`` is a value of
+    ``connect.protocol``; ``config_offset`` is how far the leader had read the config log when it assigned ``jobs``;
+    ``rebalance_delay_ends_ms`` is a time on the host's steady clock, which both processes share."""
 
     member_id: MemberId
     generation: GenerationId

@@ -18,8 +18,9 @@ ASSIGNOR_TIME_LIMIT_MS = 9_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMember:
-    """One member of the group: its ids, its metadata for the assignor, the jobs that it has, and which jobs it may
-    run."""
+    """One member of the group: its ids; its ``metadata`` for the assignor, with the metadata's ``version``; the jobs
+    that are assigned to it (``current``), that were revoked and that it has not given back (``pending``), and that it
+    had when it left the group before its return (``former``); and which jobs it may run."""
 
     member_id: MemberId
     member_epoch: MemberEpoch

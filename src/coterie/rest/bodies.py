@@ -43,7 +43,8 @@ _TARGET_STATE_BY_INITIAL_STATE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewConnector:
-    """The body of ``POST /connectors``."""
+    """The body of ``POST /connectors``; ``name`` is empty, and ``initial_state`` and ``initial_offsets`` are None, if
+    the body does not contain them."""
 
     name: str
     """The connector's name without the characters around it that trim() of Java's strings removes; empty when the body

@@ -16,7 +16,8 @@ _REQUEST_HEADERS = "Authorization, Content-Type, If-Match"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossOriginRules:
-    """Which pages of other addresses a browser may let use the REST API."""
+    """Which pages of other addresses a browser may let use the REST API; none by default. Without ``allowed_methods``,
+    pages of ``allowed_origins`` may send no request that changes something."""
 
     allowed_origins: Sequence[str] = ()
     """The origins, such as ``https://ui.example``, whose pages may use the REST API; ``*`` means every origin."""

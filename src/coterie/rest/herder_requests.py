@@ -26,7 +26,7 @@ CONNECTORS_PER_PIECE = 50
 
 class HerderClient:
     """Sends the requests of clients to the herder of one worker, and forwards them to other workers with its HTTP
-    client."""
+    client. A client's write is attempted until its time limit while it cannot be performed."""
 
     def __init__(self, worker: Worker, http_client: httpx.AsyncClient) -> None:
         self.worker = worker
@@ -36,7 +36,7 @@ class HerderClient:
         """The response of this worker's herder to ``herder_request``, of the type ``answer_type``. The request is not
         forwarded.
 
-        :raises ProblemRefusal: when the herder refused the request.
+        :raises HerderRefusal: when the herder refused the request.
         """
         return problems.answer_or_raise(await self.worker.ask(herder_request), answer_type)
 
@@ -48,7 +48,7 @@ class HerderClient:
         loop runs other callbacks. A connector that does not exist, for example because it was deleted meanwhile, is
         left out.
 
-        :raises ProblemRefusal: when the herder refused the request.
+        :raises HerderRefusal: when the herder refused the request.
         """
         for first in range(0, len(connectors), CONNECTORS_PER_PIECE):
             names = tuple(connectors[first : first + CONNECTORS_PER_PIECE])
@@ -67,7 +67,7 @@ class HerderClient:
         ``request`` with ``body`` to that worker, and return its response. A client's write waits until its time limit
         while it cannot be performed (:func:`perform_or_forward_write`).
 
-        :raises ProblemRefusal: when the request was refused, was already forwarded twice, or is a client's write whose
+        :raises HerderRefusal: when the request was refused, was already forwarded twice, or is a client's write whose
             time limit is over.
         :raises WorldError: when that worker cannot be reached or does not respond; for a client's write, see
             :func:`perform_or_forward_write`.
@@ -100,7 +100,7 @@ class HerderClient:
 
 def empty_success_response_factory(http_status: int) -> Callable[[Answer], Response]:
     """A function that returns an empty response with ``http_status`` for a :class:`SuccessWithoutContent`, and raises
-    ProblemRefusal when the herder refused the request."""
+    HerderRefusal when the herder refused the request."""
 
     def to_empty_response_or_raise(answer: Answer) -> Response:
         problems.answer_or_raise(answer, SuccessWithoutContent)

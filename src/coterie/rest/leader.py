@@ -142,7 +142,7 @@ async def forward_to_worker(
     in a client's request, ``true`` when the request was forwarded once, and ``false`` when it was forwarded twice. In
     a group without a rebalance one time is enough.
 
-    :raises ProblemRefusal: for ``redirection``, when the request was forwarded twice, or ``redirection`` contains no
+    :raises HerderRefusal: for ``redirection``, when the request was forwarded twice, or ``redirection`` contains no
         URL.
     :raises NotLoggedInError: when the worker, which is one of Kafka Connect, does not accept the request's log-in.
     :raises RequestNotSentError: when the worker cannot be reached.

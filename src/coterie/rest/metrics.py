@@ -36,7 +36,8 @@ COUNTED_STATES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetricsSnapshot:
-    """The values of all metrics of a worker at one time."""
+    """The values of all metrics of a worker at one time. ``lost_threads_max`` is a setting, ``longest_stall_ms`` counts
+    since the worker was created, and the types and statuses are those of jobs on this worker."""
 
     group_id: GroupId
     connect_version: str

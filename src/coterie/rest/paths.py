@@ -67,7 +67,8 @@ def encoded_path(segments: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathTemplate:
-    """The path of endpoints, in which some segments are parameters."""
+    """The path of endpoints, in which some segments are parameters. `match` refuses a request in which a parameter of
+    one segment contains a slash (``%2F``)."""
 
     segments: tuple[str, ...]
     """The segments, each a literal, ``{name}`` (a parameter of one segment) or ``{name:path}`` (a parameter of one

@@ -114,7 +114,7 @@ class BodyTooLargeError(HttpRefusal):
 def answer_or_raise(answer: Answer, answer_type: type[AnswerT]) -> AnswerT:
     """``answer``, the herder's response, which is of the type ``answer_type`` unless the herder refused the request.
 
-    :raises ProblemRefusal: when ``answer`` is a :class:`RequestRefused`.
+    :raises HerderRefusal: when ``answer`` is a :class:`RequestRefused`.
     """
     if isinstance(answer, RequestRefused):
         raise HerderRefusal(answer)

@@ -144,8 +144,9 @@ def _make_reloaded_tls_context(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
 
 
 class RequestIntake:
-    """The intake of requests by all listeners of one worker, which the worker can stop before its process ends:
-    :meth:`close` closes the listeners. :func:`serve_while_work_runs` adds the servers of the listeners."""
+    """The open listeners of one worker, which the worker can close before its process ends: :meth:`close` closes them,
+    and returns when all received requests are answered. :func:`serve_while_work_runs` adds the servers of the
+    listeners."""
 
     def __init__(self) -> None:
         self._servers: list[uvicorn.Server] = []

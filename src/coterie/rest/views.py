@@ -55,7 +55,7 @@ def connector_status_json(connector: ConnectorStatus, connector_type_of: Connect
     }
 
 
-def expanded_connector_json_unless_status_missing(
+def connector_json_unless_status_missing(
     info: ConnectorInfo, status: ConnectorStatus | None, expansions: frozenset[str], connector_type_of: ConnectorTypeOf
 ) -> Json | None:
     """The JSON of one connector in ``GET /connectors?expand=info&expand=status``; ``expansions`` contains the values of

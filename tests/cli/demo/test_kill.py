@@ -11,7 +11,7 @@ import pytest
 from coterie.cli.demo import kill
 from coterie.cli.demo.kill import (
     BatchInFlight,
-    are_repeated_or_raise_if_replanned,
+    are_batches_repeated_or_raise,
     kill_in_mid_batch_unless_ended,
     process_states,
 )
@@ -138,21 +138,21 @@ def test_a_batch_has_continued_when_its_new_owner_has_committed_it_as_planned(tm
     interrupted = [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", task_start_number=1)]
     checkpoints = CheckpointFinder(tmp_path)
     (checkpoint / "commits" / "7").touch()
-    assert not are_repeated_or_raise_if_replanned(interrupted, checkpoints), "the old owner still holds the checkpoint"
+    assert not are_batches_repeated_or_raise(interrupted, checkpoints), "the old owner still holds the checkpoint"
     (checkpoint / "commits" / "7").unlink()
     checkpoint = checkpoint.rename(checkpoint.with_name("2-bb"))
-    assert not are_repeated_or_raise_if_replanned(interrupted, checkpoints), "not committed yet"
+    assert not are_batches_repeated_or_raise(interrupted, checkpoints), "not committed yet"
     (checkpoint / "commits" / "7").touch()
-    assert are_repeated_or_raise_if_replanned(interrupted, checkpoints)
+    assert are_batches_repeated_or_raise(interrupted, checkpoints)
     (checkpoint / "offsets" / "7").write_text("another plan")
     with pytest.raises(WorldError, match="planned batch 7 again"):
-        are_repeated_or_raise_if_replanned(interrupted, checkpoints)
+        are_batches_repeated_or_raise(interrupted, checkpoints)
 
 
 def test_a_checkpoint_renamed_during_the_check_is_checked_again(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "2-bb")
     (checkpoint / "commits" / "7").touch()
     # The state during a rename of the checkpoint: the commit is still listed, the plan is no longer there.
-    assert not are_repeated_or_raise_if_replanned(
+    assert not are_batches_repeated_or_raise(
         [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", task_start_number=1)], CheckpointFinder(tmp_path)
     )

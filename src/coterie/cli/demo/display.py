@@ -16,10 +16,10 @@ _PROGRESS_LINE_INTERVAL_S = 5.0
 
 
 class Display:
-    """Shows progress bars and a table of the workers' tasks; above the bars, lines that stay on the screen.
+    """Shows progress bars and a table of the workers' tasks; above the bars, lines that stay on the screen. Each bar
+    has a name and shows a count: :meth:`update` sets the counts by the names of the bars, and the tasks of each worker.
 
-    If standard output is not a terminal, or in CI, all output is lines.
-    """
+    If standard output is not a terminal, or in CI, all output is lines, and progress is printed every few seconds."""
 
     def __init__(self, totals: Mapping[str, int]) -> None:
         """``totals`` are the names of the bars, each with the count at which the bar is full."""

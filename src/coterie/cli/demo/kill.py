@@ -83,15 +83,13 @@ def kill_in_mid_batch_unless_ended(
     return []
 
 
-def are_repeated_or_raise_if_replanned(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> bool:
+def are_batches_repeated_or_raise(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> bool:
     """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch.
 
     :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
     """
     try:
-        return all(
-            _is_repeated_or_raise_if_replanned(batch, checkpoints.checkpoint_dir(batch.task)) for batch in interrupted
-        )
+        return all(_is_batch_repeated_or_raise(batch, checkpoints.checkpoint_dir(batch.task)) for batch in interrupted)
     except OSError:
         return False  # another start took the checkpoint over meanwhile
 
@@ -115,7 +113,7 @@ def _find_batch_in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) ->
     )
 
 
-def _is_repeated_or_raise_if_replanned(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> bool:
+def _is_batch_repeated_or_raise(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> bool:
     """Whether a later start of the task has repeated and committed the batch ``interrupted`` as its first
     batch.
 

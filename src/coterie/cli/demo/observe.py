@@ -74,8 +74,8 @@ def is_group_settled(urls: Sequence[str]) -> bool:
 
 
 class CheckpointFinder:
-    """Finds the checkpoints of the demo's tasks:
-    ``<location>/<connector>-<incarnation>/gen-<k>/<task>/<start>-<id>/``."""
+    """Finds the checkpoints of the demo's tasks: ``<location>/<connector>-<incarnation>/gen-<k>/<task>/<start>-<id>/``.
+    A task has none before its first start, and for a moment while a start takes its checkpoint over."""
 
     def __init__(self, location: Path) -> None:
         """``location`` is the folder of all checkpoints, ``checkpoint.location`` of the workers."""

@@ -13,7 +13,7 @@ import httpx
 from coterie.cli.demo import checker, flights
 from coterie.cli.demo.display import Display
 from coterie.cli.demo.feed import FILE_COUNT
-from coterie.cli.demo.kill import BatchInFlight, are_repeated_or_raise_if_replanned, kill_in_mid_batch_unless_ended
+from coterie.cli.demo.kill import BatchInFlight, are_batches_repeated_or_raise, kill_in_mid_batch_unless_ended
 from coterie.cli.demo.observe import (
     ALL_TASKS,
     CheckpointFinder,
@@ -341,8 +341,7 @@ class DemoRun:
         """
         self._wait_until(
             lambda: (
-                are_repeated_or_raise_if_replanned(interrupted, self._checkpoints)
-                and self._all_tasks_run_on_live_workers()
+                are_batches_repeated_or_raise(interrupted, self._checkpoints) and self._all_tasks_run_on_live_workers()
             ),
             60,
             "the other workers have taken over the tasks and repeated the interrupted batches",

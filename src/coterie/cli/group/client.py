@@ -38,8 +38,9 @@ class GroupRestClient:
     """A client of a group through the REST API of its workers, given the URL of any of them.
 
     The client adds the URLs of the other workers from each description of the group, because the given worker may end
-    before the others.
-    """
+    before the others. While no leader responds, :meth:`describe_group` repeats its request until a time limit; but if
+    no worker has ever responded to this client, it raises WorldError at once. An order is sent once to each worker in
+    turn, until one accepts or refuses it."""
 
     def __init__(self, url: str) -> None:
         """``url`` is the REST URL of a worker of the group."""

@@ -54,7 +54,9 @@ class WorkerIdentity(ResponseModel):
 
 
 class MemberDescription(WorkerIdentity):
-    """One worker that is a member of the group."""
+    """One worker that is a member of the group. ``life`` is the id of its process, another one after a restart;
+    ``phases`` is the number of its tasks in each phase; ``drain_waits`` and ``no_new_jobs`` are reasons, as text. A
+    worker that does not respond has the state UNREACHABLE, and None for ``life`` and ``phases``."""
 
     member_id: MemberId
     state: str
@@ -77,7 +79,8 @@ class MemberDescription(WorkerIdentity):
 
 
 class DeferredJobsDescription(ResponseModel):
-    """Jobs of a departed worker that wait for its return."""
+    """Jobs of a departed worker that wait for its return, for at most ``left_ms`` more. ``worker`` and ``instance_id``
+    are also None if it is not known which worker has departed."""
 
     worker: str | None
     """The departed worker's name; None if it is not known."""

@@ -61,7 +61,8 @@ _TEXT_BY_REASON: Mapping[RevocationReason | StartReason, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWithMemberNames:
-    """A group as the input of a plan, and the names by which operators call its members."""
+    """A group as the input of a plan, and the names by which operators call its members. ``protocol`` is STATIC for a
+    connect group, too, because both support claims and drains."""
 
     snapshot: GroupSnapshot
     name_by_member_id: Mapping[MemberId, str]

@@ -1,4 +1,6 @@
-"""Translates between the embedded Connect protocol (`wire.connect`) and the types of `nouns.membership`."""
+"""Translates between the embedded Connect protocol (`wire.connect`) and the types of `nouns.membership`. ``protocol``
+is always the one that the group has selected: claims and drains count only in a group with protocol static. A leader
+that has read less of the config log than another member sends the error CONFIG_MISMATCH to all."""
 
 from collections.abc import Mapping
 

@@ -99,7 +99,8 @@ class MemberSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverInGroup:
-    """The coordinator has not accepted a join of this worker yet."""
+    """The coordinator has not accepted a join of this worker yet; ``member_id`` is the id that it has issued for this
+    join, empty before."""
 
     member_id: MemberId = NO_MEMBER
     """Empty until the coordinator has issued an id in the response to the first join (KIP-394)."""
@@ -116,7 +117,9 @@ class WasInGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InGroup:
     """A join was accepted, and the coordinator may count this worker as a member. A further join does not change this
-    state until its response arrives."""
+    state until its response arrives. ``protocol`` is None if the group has selected one that this worker did not offer;
+    ``assignment`` and ``lease_ends_ms`` are None before the first. ``may_have_missed_protocol_change`` is set when the
+    response to a join was lost, or the membership was handed over during a rebalance."""
 
     member_id: MemberId
     generation: GenerationId
@@ -216,7 +219,8 @@ class StoppingAllJobs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentReceived:
     """The assignment of the generation was received, and no round is running. The next join needs a
-    ``Member.rejoin_reason``."""
+    ``Member.rejoin_reason``. Until ``hold_join_until_ms``, the next join also waits while a job that the
+    assignment revoked is still owned."""
 
     hold_join_until_ms: int = 0
     """Until then, the next join waits while a job that the assignment revoked is still owned."""
@@ -257,7 +261,8 @@ Ending: TypeAlias = Refused | Leaving | HasLeft
 
 class Member:
     """The state of one member. It is not stored durably: a worker that starts again is a new member, unless it is
-    static or its process relaunches (`ClassicMembershipHandover`)."""
+    static or its process relaunches (`ClassicMembershipHandover`). ``owned`` also contains assigned jobs that the
+    herder has not confirmed yet."""
 
     def __init__(self, settings: MemberSettings, place: ClassicMembershipHandover | None = None) -> None:
         """``place`` is the membership that the previous process of this worker passed on: this member continues that

@@ -1,4 +1,5 @@
-"""Sends heartbeats, which also join the group, and processes their responses."""
+"""Sends heartbeats, which also join the group, and processes their responses. After an accepted heartbeat the next one
+is sent at once if the coordinator may hold responses, otherwise after the interval that the coordinator states."""
 
 from dataclasses import replace
 

@@ -27,7 +27,8 @@ from coterie.nouns.target_assignments import ComputedTarget
 class HeartbeatRequest:
     """ConnectGroupHeartbeat. A field that is None has not changed since the last heartbeat that was accepted. In a
     heartbeat with all fields, such as a join, None means that the field does not apply to this worker; only
-    ``configured`` is left out there, too, if the coordinator has these jobs already."""
+    ``configured`` is left out there, too, if the coordinator has these jobs already. ``resumes`` announces that the
+    next process of this worker continues the membership, because this process is about to replace itself."""
 
     group_id: GroupId
     member_id: MemberId

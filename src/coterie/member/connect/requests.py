@@ -1,5 +1,7 @@
-"""Builds the heartbeats of a member, and decides when a heartbeat must be sent before the response to the previous
-one."""
+"""Builds the heartbeats of a member, each with the member's next request number, and decides when a heartbeat must be
+sent before the response to the previous one. A heartbeat that ``resumes`` announces that the next process of this
+worker continues the membership. `response_timeout_ms` does not include the time for which the coordinator may hold a
+response."""
 
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.member.connect.state import (

@@ -147,7 +147,9 @@ class ConfiguredJobsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InGroup:
-    """A join was accepted, and no later response or time limit has ended the membership."""
+    """A join was accepted, and no later response or time limit has ended the membership. After an error
+    ``accepted_data`` is None, since it is not certain what the coordinator has processed; ``last_accepted_owned`` is
+    kept, and shows which stopped jobs no accepted heartbeat has acknowledged."""
 
     member_epoch: MemberEpoch
     """JOIN until the first target assignment."""
@@ -319,7 +321,7 @@ Ending: TypeAlias = Refused | Leaving | Suspending | Suspended | HasLeft
 class Member:
     """The state of one member. It is not stored durably: a worker that starts again joins with a new member id, unless
     its process relaunches (`ConnectMembershipHandover`). A static worker then takes the place of the member with its
-    ``instance_id``."""
+    ``instance_id``. ``owned`` also contains assigned jobs that the herder has not confirmed yet."""
 
     def __init__(self, settings: MemberSettings, place: ConnectMembershipHandover | None = None) -> None:
         """``place`` is the membership that the previous process passed on: this member continues it, with the member id

@@ -69,7 +69,7 @@ class ConnectorConfigsResource:
         async for piece in self._herder.describe_existing_connectors_in_pieces(connectors):
             for info, status in piece:
                 visible = with_config_masked_unless_admin(request, info)
-                entry = views.expanded_connector_json_unless_status_missing(
+                entry = views.connector_json_unless_status_missing(
                     visible, status, expansions, self._herder.worker.connector_type
                 )
                 if entry is not None:
@@ -136,7 +136,7 @@ class ConnectorConfigsResource:
     def _deleted_connector_response_or_raise(self, answer: Answer) -> Response:
         """The empty response to a deletion.
 
-        :raises ProblemRefusal: when the herder refused the request.
+        :raises HerderRefusal: when the herder refused the request.
         """
         problems.answer_or_raise(answer, DeletedConnector)
         return Response(status_code=204)
@@ -145,7 +145,7 @@ class ConnectorConfigsResource:
         """The response to a written connector config: 201 if the write has created the connector, 200 if it has
         replaced a config.
 
-        :raises ProblemRefusal: when the herder refused the request.
+        :raises HerderRefusal: when the herder refused the request.
         """
         written = problems.answer_or_raise(answer, WrittenConnector)
         written_json = views.written_connector_json(written, self._herder.worker.connector_type)

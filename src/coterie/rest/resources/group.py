@@ -109,7 +109,7 @@ class GroupAndWorkersResource:
         ``request`` if another worker must receive the order. Returns 202 with the identity of the worker that has
         accepted the order, or the other worker's response.
 
-        :raises ProblemRefusal: when the herder refused the order, or the request could not be forwarded.
+        :raises HerderRefusal: when the herder refused the order, or the request could not be forwarded.
         """
         answer = await self._worker.ask(order)
         match answer:
@@ -138,7 +138,7 @@ class GroupAndWorkersResource:
         leader or, for an order, the worker that must carry out the order. ``path`` replaces the path of ``request``
         unless it is None.
 
-        :raises ProblemRefusal: when the worker cannot be reached, does not respond, or is a Kafka Connect worker, which
+        :raises HerderRefusal: when the worker cannot be reached, does not respond, or is a Kafka Connect worker, which
             has no paths under ``/coterie/``; also when ``request`` was forwarded too often.
         """
         try:
@@ -172,7 +172,7 @@ class GroupAndWorkersResource:
     async def _own_worker_view(self) -> WorkerView:
         """The state of this worker.
 
-        :raises ProblemRefusal: when this worker is still starting, has ended, or has too many events to process.
+        :raises HerderRefusal: when this worker is still starting, has ended, or has too many events to process.
         """
         return problems.answer_or_raise(await self._worker.ask(DescribeWorker()), WorkerView)
 

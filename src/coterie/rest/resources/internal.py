@@ -47,7 +47,7 @@ class InterWorkerResource:
         """Refuse to fence the producers of a connector's tasks: in Coterie the start of a task fences its earlier runs.
 
         :raises HttpRefusal: always: a BadRequestError when the headers of the signature are invalid, a
-            BodyTooLargeError or UnreadableBodyError when the body cannot be read, otherwise a ProblemRefusal.
+            BodyTooLargeError or UnreadableBodyError when the body cannot be read, otherwise a HerderRefusal.
         """
         signature = signatures.parse_signature(request.headers, await bodies.read_body(request))
         answer = await self._herder.worker.ask(FenceTasks(connector=connector_in_path(request), signature=signature))

@@ -40,7 +40,7 @@ class MetricsResource:
     async def _read_metrics_snapshot(self) -> WorkerMetricsSnapshot:
         """The present values of all metrics of this worker.
 
-        :raises ProblemRefusal: when the herder refused a request: the worker is still starting, has ended, or has too
+        :raises HerderRefusal: when the herder refused a request: the worker is still starting, has ended, or has too
             many events to process.
         """
         worker = self._herder.worker

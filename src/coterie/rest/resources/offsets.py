@@ -54,7 +54,7 @@ class OffsetsResource:
 
 def _message_response_factory(message: str) -> Callable[[Answer], Response]:
     """A function that makes the HTTP response with ``message`` for a :class:`SuccessWithoutContent`, and raises
-    ProblemRefusal when the herder refused the request."""
+    HerderRefusal when the herder refused the request."""
 
     def to_message_response_or_raise(answer: Answer) -> Response:
         problems.answer_or_raise(answer, SuccessWithoutContent)

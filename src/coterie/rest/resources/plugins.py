@@ -55,7 +55,7 @@ class PluginsResource:
         """The result of the validation of a config: the definition, value and errors of each key.
 
         :raises BadRequestError: when the path and the config name different plug-ins.
-        :raises ProblemRefusal: when the config names no plug-in.
+        :raises HerderRefusal: when the config names no plug-in.
         """
         config = await bodies.parse_on_thread_if_large(bodies.parse_config_with_nulls, await bodies.read_body(request))
         plugin, connector_class = request.path_params["plugin"], config.get("connector.class")
