@@ -64,6 +64,13 @@ async def test_a_new_topic_is_read_to_its_end_at_once(topics: TopicsClient) -> N
     assert await read_to_end(log) == []
 
 
+async def test_the_end_of_each_of_many_new_topics_is_found_at_once(topics: TopicsClient) -> None:
+    """For a moment, Kafka's new leader of a partition may not know yet that it is the leader."""
+    for _ in range(12):
+        log = await open_log(topics, fresh_name(), partitions=5)
+        assert await log.end_offset() == 0
+
+
 async def test_appended_records_and_tombstones_are_read_in_order(topics: TopicsClient, bootstrap: str) -> None:
     log = await open_log(topics, await uncompacted(bootstrap))
     assert await log.append([line("a", "1"), line("b", "2"), line("a", None)]) == 3

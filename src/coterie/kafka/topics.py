@@ -7,6 +7,7 @@ event loop itself only makes calls that return immediately.
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -46,6 +47,8 @@ DELIVERY_TIMEOUT_MS = 30_000
 write to its config topic."""
 RECORDS_IN_FLIGHT_MAX = 10_000
 """The maximum number of records of one log without a delivery report; further appends wait."""
+_NEW_LEADER_RETRY_S = 0.05
+"""The pause before the end offsets are requested again after one of ``_NEW_LEADER_ERRORS``."""
 PRODUCER_POLL_S = 0.2
 """How long the producer's thread waits inside librdkafka before it checks whether it must end."""
 
@@ -210,22 +213,26 @@ class TopicsClient:
         :raises WorldError: when a leader of the partitions does not respond within ``request_timeout_ms``, or refuses
             the request; or after :meth:`close`.
         """
-        if self._closing.is_set():
-            raise WorldError(f"the Kafka client of topic {topic} is closed, because this worker is shutting down")
         offset_spec_by_partition = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
-        try:
-            futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
-            futures = self._admin.list_offsets(
-                offset_spec_by_partition,
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=self._request_timeout_s,
-            )
-            return {
-                topic_partition.partition: (await asyncio.wrap_future(end_future)).offset
-                for topic_partition, end_future in futures.items()
-            }
-        except KafkaException as error:
-            raise self.to_world_error(f"cannot find the end of topic {topic}", error) from None
+        deadline_s = time.monotonic() + self._request_timeout_s
+        while True:
+            if self._closing.is_set():
+                raise WorldError(f"the Kafka client of topic {topic} is closed, because this worker is shutting down")
+            try:
+                futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
+                futures = self._admin.list_offsets(
+                    offset_spec_by_partition,
+                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    request_timeout=self._request_timeout_s,
+                )
+                return {
+                    topic_partition.partition: (await asyncio.wrap_future(end_future)).offset
+                    for topic_partition, end_future in futures.items()
+                }
+            except KafkaException as error:
+                if error.args[0].code() not in _NEW_LEADER_ERRORS or time.monotonic() > deadline_s:
+                    raise self.to_world_error(f"cannot find the end of topic {topic}", error) from None
+            await asyncio.sleep(_NEW_LEADER_RETRY_S)
 
     def log_recovery_after_delivery(self) -> None:
         """Must be called on the producer's thread for each record that is durable: if a failure to reach the brokers
@@ -335,6 +342,14 @@ class TopicsClient:
 
 _AUTHORIZATION_ERRORS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 """The error codes if the access rules do not allow a request to this worker."""
+_NEW_LEADER_ERRORS = (
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+"""The errors of a partition whose leader is new: for a moment after the creation of a topic, a client may know a leader
+that does not know itself yet that it is the leader."""
 _UNSUPPORTED_ERRORS = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
 """The error codes if the brokers do not support a request."""
 
