@@ -40,7 +40,7 @@ from coterie.lab.simulator.connect.group_state import (
     replay_group,
 )
 from coterie.lab.simulator.coordinator import CoordinatorDisk
-from coterie.lab.simulator.invariants import AssertionToViolationContext
+from coterie.lab.simulator.invariants import AssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, jobs_text, recorded_name
 from coterie.lab.simulator.world import SimTimers, World
 from coterie.lab.steps import MachineSteps
@@ -216,7 +216,7 @@ class SimConnectCoordinator:
         group, before = self.group, self._hard_state_before_step
         # Before the first step a group may have what an incomplete step has left.
         state_before = None if isinstance(event, GroupLoaded) else group.group_state()
-        with AssertionToViolationContext("groups"):
+        with AssertionsAsViolations("groups"):
             output = self._steps.step_connect_group(group, event, now_ms=self._world.now_ms)
             if output.records or isinstance(event, GroupLoaded):  # Otherwise the hard state has not changed.
                 check_all_invariants(group)

@@ -93,7 +93,8 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
             ("burst", partial(self._create_connector_burst, new_connectors), 2 * len(new_connectors) + 2, lambda: 0),
             ("delete", faults.users.delete_random_connector, 2, lambda: None),
             ("join", faults.start_additional_worker, 1, self._task_count_of_additional_worker),
-            ("drain", faults.operators.drain_random_worker, 2, lambda: None),
+            # If the drained worker is restarted, it joins again.
+            ("drain", faults.operators.drain_random_worker, 2 + faults.must_restart_drained_worker, lambda: None),
             # A session or a connection ends; a delay passes.
             ("die", faults.kill_random_process_permanently, 3, lambda: None),
         ]

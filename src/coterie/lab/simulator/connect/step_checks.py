@@ -26,7 +26,7 @@ from coterie.lab.simulator.connect.group_state import HardState
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.world import World
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignorChangeReason
+from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, AssignorChangeReason
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
@@ -420,8 +420,9 @@ class CoordinatorStepChecker:
 def _may_raise_group_epoch(step: ConnectCoordinatorStep) -> bool:
     """Whether ``step`` may raise the group epoch, because the step has changed the members, the configured jobs, or
     what a member reports for the computation of targets; a member has joined again; a member's assignor requests a new
-    target; a scheduled rebalance delay has ended, or may have ended during a computation; the timer of the next
-    computation, which the last target has set, has fired; or the group was loaded."""
+    target; a scheduled rebalance delay has ended, or may have ended during a computation; a departed member for which
+    jobs are deferred has left with LEAVE; the timer of the next computation, which the last target has set, has fired;
+    or the group was loaded."""
     before, after = step.hard_state_before, step.group
     if before.members.keys() != after.members.keys() or isinstance(step.event, GroupLoaded):
         return True
@@ -443,6 +444,9 @@ def _may_raise_group_epoch(step: ConnectCoordinatorStep) -> bool:
         case InstallAssignment() | TargetComputed():
             # A delay that has ended while the target was computed.
             return any(one.deadline_ms is not None for one in after.departed.values())
+        case Heartbeat(member_id=member_id, member_epoch=epoch) if member_id in before.departed_members:
+            # A departed member leaves and does not return: its jobs are no longer deferred.
+            return epoch == LEAVE and bool(before.departed_members[member_id].jobs)
         case Heartbeat(member_id=member_id, member_epoch=epoch, client_assignors=assignors):
             has_joined_again = epoch == JOIN and before.current_assignments[member_id].member_epoch != JOIN
             return has_joined_again or _requests_new_target(assignors or ())

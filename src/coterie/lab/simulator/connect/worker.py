@@ -11,7 +11,7 @@ from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.connections import SimConnection
 from coterie.lab.simulator.connect.process import ConnectWorkerProcess
 from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME
-from coterie.lab.simulator.invariants import AssertionToViolationContext
+from coterie.lab.simulator.invariants import AssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
 from coterie.lab.simulator.workers.settings import (
     GROUP_ID,
@@ -159,7 +159,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
 
         :raises Violation: MACHINE_CHECK.
         """
-        with AssertionToViolationContext("herder"):
+        with AssertionsAsViolations("herder"):
             match effect.news:
                 case JobsAssigned(jobs=jobs):
                     assert not jobs & self._announced, (
@@ -199,7 +199,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
             self._is_stepping = False
 
     def _step_member(self, event: member_messages.Event) -> None:
-        with AssertionToViolationContext("member"):
+        with AssertionsAsViolations("member"):
             output = self.cluster.steps.step_connect_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:

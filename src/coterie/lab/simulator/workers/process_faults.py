@@ -313,12 +313,15 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """Schedule the restart of the worker ``service``, which has drained and left, or never restart it. During the
         faults about 70 % are restarted, after the faults none; the last worker that may still be restarted always
         is."""
-        if (self._have_faults_ended or self._rng.random() < 0.3) and len(self._services) - len(
-            self._never_restarted
-        ) > 1:
+        if (self._have_faults_ended or self._rng.random() < 0.3) and not self.must_restart_drained_worker:
             self._never_restarted.add(service)
         else:
             self._schedule_restart(service)
+
+    @property
+    def must_restart_drained_worker(self) -> bool:
+        """Whether a worker that has drained and left is always restarted: at most one may still be restarted."""
+        return len(self._services) - len(self._never_restarted) <= 1
 
     def _start_relaunched_process(self, service: str, handover: Handover | None) -> None:
         """Start the next process of the worker ``service``, unless another process of this worker runs. It continues

@@ -14,7 +14,7 @@ from coterie.herder import messages as herder
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.state import Herder
 from coterie.herder.timers import Timer
-from coterie.lab.simulator.invariants import AssertionToViolationContext
+from coterie.lab.simulator.invariants import AssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
@@ -125,7 +125,7 @@ class SimWorker(WorkerProcess):
 
     def feed_herder(self, event: herder.Event) -> None:
         """Step the herder with ``event``, and perform its effects, unless the process ends meanwhile."""
-        with AssertionToViolationContext("herder"):
+        with AssertionsAsViolations("herder"):
             output = self.cluster.steps.step_herder(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
