@@ -1,5 +1,6 @@
 """Fixtures for several folders: the brokers (Coterie's own as a process, and a real Apache Kafka) and fetched jars."""
 
+import logging
 import os
 import signal
 import sys
@@ -89,6 +90,29 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, without_lone_surrogates(text)) for name, text in report.sections]
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup() -> Generator[None]:
+    """Before pytest's logging begins, see :func:`_let_pyspark_loggers_propagate`."""
+    _let_pyspark_loggers_propagate()
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Before pytest's logging begins, see :func:`_let_pyspark_loggers_propagate`."""
+    _let_pyspark_loggers_propagate()
+    yield
+
+
+def _let_pyspark_loggers_propagate() -> None:
+    """Undo what PySpark does to its loggers of errors: it makes them loggers that do not propagate. pytest adds the
+    handlers of `caplog` to such loggers, and PySpark's loggers replace the formatter of each handler by one that
+    fails on an exception without a text. Then a test failed if it ran in the same process after a test of Spark."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        if isinstance(logger := logging.root.manager.loggerDict.get(name), logging.Logger):
+            logger.propagate = True
 
 
 def _is_parallel(config: pytest.Config) -> bool:
