@@ -21,9 +21,9 @@ class GroupProtocol(Protocol):
     """The herder's part of a group protocol; a module implements it.
 
     In a connect group, `compute_assignment_if_due`, `report_released_jobs`, `store_worker_state_change` and
-    `report_worker_state_changes` do nothing; `is_view_ready_else_request_it` and `must_stay_after_drain` return False;
+    `report_worker_state_changes` do nothing; `request_view_unless_ready` and `must_stay_after_drain` return False;
     `drain_unreportable_reason`, `rebalance_delay_ends_ms` and `completed_rebalances` return None. In a classic group,
-    `notify_rebalance_listeners` does nothing, and `is_view_ready_else_request_it` returns True.
+    `notify_rebalance_listeners` does nothing, and `request_view_unless_ready` returns True.
     `drain_unreportable_reason` is not the reason why a reported drain makes no progress.
     """
 
@@ -111,7 +111,7 @@ class GroupProtocol(Protocol):
         protocol that has no rounds."""
         ...
 
-    def is_view_ready_else_request_it(self, turn: Turn) -> bool:
+    def request_view_unless_ready(self, turn: Turn) -> bool:
         """Returns whether :func:`group_view` can be called at once: always True in a classic group, also if this worker
         has no view. False in a connect group: the group's description is requested from the coordinator, and the view
         is up to date when the event `GroupDescribed` follows."""

@@ -127,25 +127,25 @@ def _set_ending_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_m
 
 def leave_or_close_runtime_if_ready(turn: Turn) -> None:
     """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written, and all
-    requests are answered (:func:`_close_intake_and_are_all_answered`, which first closes the intake of requests). A
+    requests are answered (:func:`_close_intake_and_test_all_answered`, which first closes the intake of requests). A
     relaunch also waits for the end of a round."""
     herder, work = turn.herder, turn.herder.work
     match herder.lifecycle.phase:
         case ShuttingDown() as course if not work.local_tasks and work.are_statuses_written:
-            if _close_intake_and_are_all_answered(turn):
+            if _close_intake_and_test_all_answered(turn):
                 _refuse_requests_and_leave_group(turn, course)
         case Relaunching() if (
             herder.place.has_current_assignment
             and work.are_statuses_written
             and not work.tasks_that_may_hold_checkpoint
         ):
-            if _close_intake_and_are_all_answered(turn):
+            if _close_intake_and_test_all_answered(turn):
                 _refuse_requests_and_close_runtime(turn)
         case _:
             pass
 
 
-def _close_intake_and_are_all_answered(turn: Turn) -> bool:
+def _close_intake_and_test_all_answered(turn: Turn) -> bool:
     """Order that no more requests are accepted, if this was not ordered yet. Returns whether no more requests are
     accepted and all requests that have reached this worker are answered."""
     _close_request_intake(turn)

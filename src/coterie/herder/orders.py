@@ -29,7 +29,7 @@ def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
             is_for_this_worker = request.task in turn.herder.place.assigned
         case DescribeWorkerGroup():
             is_for_this_worker = False
-    if is_for_this_worker or protocol_of(turn.herder).is_view_ready_else_request_it(turn):
+    if is_for_this_worker or protocol_of(turn.herder).request_view_unless_ready(turn):
         _answer_or_refuse_group_request(turn, id_, request)
     else:
         view_requests.keep(turn, id_, request)

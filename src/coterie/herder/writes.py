@@ -225,7 +225,7 @@ def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigLog
     since the validation began, validate the config again; if the leader's log was opened again since the lookup of the
     log's end, look that up again. Returns whether :func:`advance_writes` may continue."""
     herder, kind = turn.herder, write.kind
-    if (answer := _answer_if_maybe_performed_before(herder, write)) is not None:
+    if (answer := _answer_if_possibly_performed_before(herder, write)) is not None:
         _answer_write(turn, write, answer)
         return True
     if kind.needs_leader and not herder.place.is_leader_with_current_assignment:
@@ -274,7 +274,7 @@ def _lines_to_append(config: ConfigState, write: PendingWrite) -> tuple[NewTopic
     )
 
 
-def _answer_if_maybe_performed_before(herder: Herder, write: PendingWrite) -> Answer | None:
+def _answer_if_possibly_performed_before(herder: Herder, write: PendingWrite) -> Answer | None:
     """The response to a write that an earlier attempt has performed; a refusal if the log cannot tell whether one has.
     None for a write that may be performed now."""
     if write.attempt is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_of
 from coterie.spark import transforms
 from coterie.spark.bad_records.keys import BadRecordSettings, read_bad_record_settings
-from coterie.spark.bad_records.queue import DeadLetterQueue, make_queue_unless_no_dead_letters
+from coterie.spark.bad_records.queue import DeadLetterQueue, make_queue_if_dead_letters
 from coterie.spark.connector_keys import TASKS_MAX_ENFORCE_KEY, common_connector_definition
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
@@ -106,7 +106,7 @@ class Pipeline:
             bad_record_settings=tolerance,
             dead_letter_queue=None
             if tolerance is None or needs_no_queue
-            else make_queue_unless_no_dead_letters(tolerance.dead_letter_destination, config, worker_kafka_properties),
+            else make_queue_if_dead_letters(tolerance.dead_letter_destination, config, worker_kafka_properties),
             timeouts=TaskTimeoutsAndRestarts.of(config),
             trigger_interval_ms=common_connector_definition().required_value(config, "trigger.interval.ms", int),
         )

@@ -85,11 +85,11 @@ class PluginCall:
 
         :raises FencedError: when the call was abandoned before.
         """
-        self._calls.begin_stage_unless_timed_out(self, name, has_time_limit=has_time_limit)
+        self._calls.begin_stage_or_raise(self, name, has_time_limit=has_time_limit)
         try:
             yield
         finally:
-            self._calls.end_stage_unless_timed_out(self)
+            self._calls.end_stage_unless_abandoned(self)
 
 
 class PluginCalls:
@@ -234,7 +234,7 @@ class PluginCalls:
                 self._ledger.shorten_time_limit(call.call_id, ends_at_s)
                 self._changed.notify_all()
 
-    def begin_stage_unless_timed_out(self, call: PluginCall, name: str, *, has_time_limit: bool) -> None:
+    def begin_stage_or_raise(self, call: PluginCall, name: str, *, has_time_limit: bool) -> None:
         """Begin a stage of ``call``, which runs on the present thread.
 
         :raises FencedError: when the call was abandoned; ``on_abandon`` has returned then.
@@ -251,7 +251,7 @@ class PluginCalls:
         futures.wait([call.future])
         raise FencedError
 
-    def end_stage_unless_timed_out(self, call: PluginCall) -> None:
+    def end_stage_unless_abandoned(self, call: PluginCall) -> None:
         """End the innermost stage of ``call``, which runs on the present thread. Does nothing when the call was
         abandoned."""
         assert call.call_id is not None

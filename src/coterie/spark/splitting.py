@@ -52,7 +52,7 @@ from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
 from coterie.spark.transforms import first_message_line
 from coterie.spark.validation import (
     GENERATION_KEY,
-    sink_change_errors_of_unmovable_source,
+    sink_change_errors_if_source_unmovable,
     source_class_or_format_change_errors,
     task_count_change_errors,
 )
@@ -154,7 +154,7 @@ class Splitter:
                 ]
                 if errors := (
                     source_class_or_format_change_errors(source, resolved_task_configs)
-                    | sink_change_errors_of_unmovable_source(source, resolved_task_configs)
+                    | sink_change_errors_if_source_unmovable(source, resolved_task_configs)
                 ):
                     raise ConfigError(errors)
             listed_at_s, max_age_ms = (

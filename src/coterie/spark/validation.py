@@ -180,7 +180,7 @@ def config_errors(
     if source is not None:
         errors |= source_class_or_format_change_errors(source, configs_of_checkpointed_tasks)
     if source is not None and sink is not None:
-        errors |= sink_change_errors_of_unmovable_source(
+        errors |= sink_change_errors_if_source_unmovable(
             source, configs_of_checkpointed_tasks
         ) | unsupported_connect_keys.unsupported_key_errors(source, sink)
     end_errors: dict[str, list[str]] = {}
@@ -560,7 +560,7 @@ def source_class_or_format_change_errors(
     return _make_source_change_errors(key, source, old_format)
 
 
-def sink_change_errors_of_unmovable_source(
+def sink_change_errors_if_source_unmovable(
     source: ConfiguredSource, configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, for each key of the sink whose value identifies another place than in

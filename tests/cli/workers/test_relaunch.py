@@ -94,9 +94,8 @@ def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
     compose.check_assignors_and_listeners_installed(
         worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"})
     )
-    compose.check_assignors_and_listeners_installed(
-        worker_settings({key: "absent"})
-    )  # A classic group has no plug-ins.
+    # A classic group has no plug-ins.
+    compose.check_assignors_and_listeners_installed(worker_settings({key: "absent"}))
     with pytest.raises(ConfigError, match=f"Invalid value absent for configuration {key}"):
         compose.check_assignors_and_listeners_installed(worker_settings({"group.protocol": "connect", key: "absent"}))
 

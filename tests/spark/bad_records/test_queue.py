@@ -90,7 +90,7 @@ SERVERS = {"producer.override.bootstrap.servers": "localhost:9092"}
 def queue_target(**config: str) -> KafkaTarget:
     """The target for bad records in a topic, of a connector whose sink is not a KafkaSink."""
     dead_letters = DeadLetterTopic(topic="bad", replication_factor=1, has_context_headers=False)
-    made = queue.make_queue_unless_no_dead_letters(
+    made = queue.make_queue_if_dead_letters(
         dead_letters, SERVERS | {key.replace("__", "."): value for key, value in config.items()}, {}
     )
     assert made is not None

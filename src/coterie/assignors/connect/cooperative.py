@@ -92,11 +92,11 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
         unplaceable=_group_unplaceable_jobs_by_reason(
             placement.unplaceable_jobs, members, placement_eligibility, owned
         ),
-        next_in_ms=_next_target_in_ms_except_deferrals(placement, policy),
+        next_in_ms=_next_non_deferral_target_in_ms(placement, policy),
     )
 
 
-def _next_target_in_ms_except_deferrals(placement: Placement, policy: RebalancePolicy) -> int | None:
+def _next_non_deferral_target_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
     """The time, in ms, until the next target has to be computed although no event requests it: because the limit of
     moves has postponed some, or because jobs wait for static members that have left for a short time. The smaller time
     if both apply; None if neither does. The delays of deferred jobs are not included."""

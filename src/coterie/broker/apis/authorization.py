@@ -152,11 +152,9 @@ def make_topic_check(
 
     def check(access: AccessCheck, asked: Any) -> ErrorCode | None:
         error = check_request(access) if check_request is not None else None
-        return (
-            error
-            if error is not None
-            else access.topic_authorization_error_code(operation, asked, _field_with_topic_name(asked))
-        )
+        if error is not None:
+            return error
+        return access.topic_authorization_error_code(operation, asked, _field_with_topic_name(asked))
 
     return check
 

@@ -32,11 +32,7 @@ async def _resource_values(broker: BrokerContext, request: ApiRequest, asked: An
     else:
         # Without keys the request is for every key, as in Kafka.
         wanted = asked.configuration_keys or [entry["name"] for entry in entries]
-        configs = [
-            _without_unrequested_synonyms_and_documentation(request, entry)
-            for entry in entries
-            if entry["name"] in wanted
-        ]
+        configs = [_with_requested_fields_only(request, entry) for entry in entries if entry["name"] in wanted]
     return {
         "error_code": error,
         "error_message": error_message,
@@ -79,7 +75,7 @@ async def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[
             raise KafkaRefusal(ErrorCode.invalid_request, f"Resources of type {type_} have no configs on this broker.")
 
 
-def _without_unrequested_synonyms_and_documentation(request: ApiRequest, entry: Values) -> Values:
+def _with_requested_fields_only(request: ApiRequest, entry: Values) -> Values:
     """``entry``, the entry of one config, without synonyms and documentation unless the request includes them."""
     return {
         **entry,

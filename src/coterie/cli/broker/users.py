@@ -33,7 +33,7 @@ def add_or_change_user(data: DataFolder, name: UserName) -> None:
     from coterie.broker.settings import BrokerSettings
 
     check_user_name(name)
-    is_new_folder = not _folder_exists_or_raise_if_foreign(data)
+    is_new_folder = not _check_folder_and_return_exists(data)
     is_new = BrokerUsersFile(BrokerSettings(data_path=data).users_path).add(name, read_or_prompt_new_password(name))
     if is_new_folder:
         typer.echo(f"Created the folder {data.absolute()}.", err=True)
@@ -68,11 +68,11 @@ def _check_broker_folder_exists(data: Path) -> None:
 
     :raises WorldError: when there is no such folder, it cannot be read, or it contains files but none of a broker.
     """
-    if not _folder_exists_or_raise_if_foreign(data):
+    if not _check_folder_and_return_exists(data):
         raise WorldError(f"there is no folder {data.absolute()}; use the folder that the broker has as --data")
 
 
-def _folder_exists_or_raise_if_foreign(data: Path) -> bool:
+def _check_folder_and_return_exists(data: Path) -> bool:
     """Check the folder ``data``, if it exists: it must be a broker's folder or empty. Returns whether it exists.
 
     :raises WorldError: when the folder cannot be read, or contains files but none of a broker. So a mistyped name does

@@ -49,13 +49,13 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
     if news_of_all != group.announced:
         group.announced = news_of_all
         for member_id in sorted(group.sessions):
-            advance_and_answer_held_if_news(turn, member_id)
+            advance_and_respond_to_held_if_news(turn, member_id)
     elif isinstance(group.computation, MemberChosenToCompute):
-        advance_and_answer_held_if_news(turn, group.computation.member_id)
+        advance_and_respond_to_held_if_news(turn, group.computation.member_id)
     while group.freed:
         owner = group.target_owner.get(group.freed.pop())
         if owner is not None:
-            advance_and_answer_held_if_news(turn, owner)
+            advance_and_respond_to_held_if_news(turn, owner)
 
 
 def update_leader_and_computation(turn: Turn) -> None:
@@ -72,7 +72,7 @@ def update_leader_and_computation(turn: Turn) -> None:
     turn.write_group_record_if_changed()  # `begin_computation_if_due` may have noted why no member can compute
 
 
-def advance_and_answer_held_if_news(turn: Turn, member_id: MemberId) -> None:
+def advance_and_respond_to_held_if_news(turn: Turn, member_id: MemberId) -> None:
     """If the response to the member's heartbeat is held: change the member's assignment by its next step towards the
     target, and send the response if it now contains something new."""
     session = turn.group.sessions.get(member_id)

@@ -182,7 +182,7 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     else:
         check_number_epoch_and_owned_jobs(group, request)
         update_member_metadata(turn, request)
-    update_session_and_answer_held_heartbeat(turn, request)
+    update_session_and_respond_to_held(turn, request)
     store_new_target_reasons(turn, request)
     store_configured_jobs_if_from_leader(turn, request)
     end_step(turn, request)
@@ -215,7 +215,7 @@ def check_number_epoch_and_owned_jobs(group: Group, request: Heartbeat) -> None:
         )
 
 
-def update_session_and_answer_held_heartbeat(turn: Turn, request: Heartbeat) -> None:
+def update_session_and_respond_to_held(turn: Turn, request: Heartbeat) -> None:
     """Store what an accepted heartbeat reports, renew the session, and respond to an older heartbeat that is held."""
     group = turn.group
     member_id = request.member_id

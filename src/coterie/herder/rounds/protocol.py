@@ -115,7 +115,7 @@ def completed_rebalances(herder: Herder) -> int | None:
     return herder.rounds.completed_rounds
 
 
-def is_view_ready_else_request_it(turn: Turn) -> bool:
+def request_view_unless_ready(turn: Turn) -> bool:
     return True
 
 

@@ -114,7 +114,7 @@ def completed_rebalances(herder: Herder) -> int | None:
     return None
 
 
-def is_view_ready_else_request_it(turn: Turn) -> bool:
+def request_view_unless_ready(turn: Turn) -> bool:
     description.request_description(turn)
     return False
 

@@ -29,7 +29,7 @@ from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetD
 from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, replay_group
-from coterie.lab.simulator.invariants import AssertionToViolationContext
+from coterie.lab.simulator.invariants import AssertionsAsViolations
 from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_and_checksum, recorded_name
 from coterie.lab.simulator.replay import check_replay
@@ -232,7 +232,7 @@ class SimCoordinator:
         effects of the step are performed when all records of this step and of earlier steps are durable: in this call,
         if no record has to become durable first."""
         group, group_before = self.group, self._group_before
-        with AssertionToViolationContext("groups"):
+        with AssertionsAsViolations("groups"):
             output = self._steps.step_classic_group(group, event, now_ms=self._world.now_ms)
             if not isinstance(event, Heartbeat):  # Heartbeats are nine of ten steps, and change at most one deadline.
                 check_all_invariants(group)

@@ -211,7 +211,7 @@ class Violation(Exception):
         return ": ".join(self.args)
 
 
-class AssertionToViolationContext:
+class AssertionsAsViolations:
     """A context manager that raises a `Violation` of MACHINE_CHECK in place of an AssertionError of a machine's step.
     It is a class, because it surrounds every step and a generator-based context manager is slower."""
 

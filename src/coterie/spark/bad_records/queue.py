@@ -123,7 +123,7 @@ class _StagedDeadLetters:
         self._staged_batch.clean_up()
 
 
-def make_queue_unless_no_dead_letters(
+def make_queue_if_dead_letters(
     destination: DeadLetterDestination, config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
 ) -> DeadLetterQueue | None:
     """The queue that writes bad rows to ``destination`` with a task's ``config``. None for :class:`NoDeadLetters`: bad
@@ -203,7 +203,7 @@ def find_destination_errors(
     """Error messages about ``destination``, the destination of a :class:`DeadLetterQueue`, by the key that the user
     must correct; empty when no error was found. Waits some seconds at most for a Kafka cluster. Nothing is written.
 
-    :raises ConfigError: see :func:`make_queue_unless_no_dead_letters`.
+    :raises ConfigError: see :func:`make_queue_if_dead_letters`.
     """
     match destination:
         case NoDeadLetters():
@@ -216,7 +216,7 @@ def find_destination_errors(
                 return {DEAD_LETTER_TOPIC_KEY: [message]}
             return KafkaSink.validate(spark, _dead_letter_sink_config(destination, config, worker_kafka_properties))
         case DeadLetterTable():
-            make_queue_unless_no_dead_letters(destination, config, worker_kafka_properties)
+            make_queue_if_dead_letters(destination, config, worker_kafka_properties)
             return {}
 
 

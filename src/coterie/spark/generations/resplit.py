@@ -87,7 +87,7 @@ batch. The arguments are the generation's manifest and its lineages by task numb
 removal failed: the generation is then kept until the next attempt."""
 
 
-def return_true_without_removing_data(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+def return_true_for_no_deduplication_data(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
     """The :data:`RemoveDeduplicationData` of sinks that keep no data for lineages: does nothing, returns True."""
     return True
 
@@ -192,7 +192,7 @@ class ResplitFinisher:
     fence: Fence
     """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
     batch."""
-    remove_deduplication_data: RemoveDeduplicationData = return_true_without_removing_data
+    remove_deduplication_data: RemoveDeduplicationData = return_true_for_no_deduplication_data
     """The function with which :class:`GenerationUpdater` removes the sink's data of an old generation. It is called
     before the generation is removed."""
     is_source_class_changed: IsSourceClassChanged = return_false_for_source_change
@@ -407,7 +407,7 @@ def read_lineage_id_by_task(generation_path: Path, manifest: Manifest) -> dict[i
 
 
 def remove_all_but_last_two_generations(
-    connector_path: Path, remove_deduplication_data: RemoveDeduplicationData = return_true_without_removing_data
+    connector_path: Path, remove_deduplication_data: RemoveDeduplicationData = return_true_for_no_deduplication_data
 ) -> None:
     """Replace all generations but the newest two by plain files (step g. of the re-split), except those whose data in
     the sink cannot be removed now; and remove temporary files of earlier re-splits. ``connector_path`` is the

@@ -32,13 +32,13 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
     if request.has_many_elements:
         return _convert_on_thread_and_handle(broker, request)
 
-    def record_limit_wait_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
+    def record_and_make_heartbeat_with_limited_wait(reply_to: ReplyTo) -> Heartbeat:
         return request.connection.record_heartbeat_and_limit_wait(
             request.number, group_id, _to_event(request, reply_to), may_hold=True
         )
 
     try:
-        answer = require_connect_groups(broker).ask_nowait(group_id, record_limit_wait_and_make_heartbeat)
+        answer = require_connect_groups(broker).ask_nowait(group_id, record_and_make_heartbeat_with_limited_wait)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     if isinstance(answer, Awaitable):
@@ -57,12 +57,12 @@ async def _convert_on_thread_and_handle(broker: BrokerContext, request: ApiReque
     if (group_error := classic_group_error(broker, group_id)) is not None:  # one may have been created meanwhile
         return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, group_error)
 
-    def record_limit_wait_and_make_heartbeat(reply_to: ReplyTo) -> Heartbeat:
+    def record_and_make_heartbeat_with_limited_wait(reply_to: ReplyTo) -> Heartbeat:
         return request.connection.record_heartbeat_and_limit_wait(
             request.number, group_id, replace(event, reply_to=reply_to), may_hold=False
         )
 
-    answer = require_connect_groups(broker).ask_nowait(group_id, record_limit_wait_and_make_heartbeat)
+    answer = require_connect_groups(broker).ask_nowait(group_id, record_and_make_heartbeat_with_limited_wait)
     if isinstance(answer, Awaitable):
         return await _await_record_and_build_values(request, answer)
     return _record_response_and_build_values(request, answer)

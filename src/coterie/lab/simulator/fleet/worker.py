@@ -7,7 +7,7 @@ from coterie.herder.rounds.rejoin import RELEASED, RELEASED_IN_PART
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
 from coterie.lab.simulator.fleet.process import ClassicWorkerProcess
-from coterie.lab.simulator.invariants import AssertionToViolationContext
+from coterie.lab.simulator.invariants import AssertionsAsViolations
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
 from coterie.lab.simulator.workers.settings import (
     GROUP_ID,
@@ -158,7 +158,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
 
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event``, and perform its effects."""
-        with AssertionToViolationContext("member"):
+        with AssertionsAsViolations("member"):
             output = self.cluster.steps.step_classic_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:

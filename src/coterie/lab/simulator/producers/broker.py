@@ -28,7 +28,7 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
 )
 from coterie.groups.transactions import deadline_ms
-from coterie.lab.simulator.invariants import AssertionToViolationContext
+from coterie.lab.simulator.invariants import AssertionsAsViolations
 from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.producers.checker import ExecutedRequest, ProducersChecker
 from coterie.lab.simulator.producers.sim_topic import SimTopic
@@ -306,7 +306,7 @@ class SimBroker:
             state_before = read_transaction(self._store.database, write.transactional_id)
             changes = self._store.changed_row_count_so_far
             outcome: WriteResult | CoterieError
-            with AssertionToViolationContext("broker"):
+            with AssertionsAsViolations("broker"):
                 try:
                     outcome = write.execute(self._store)
                 except CoterieError as refusal:
