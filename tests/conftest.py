@@ -94,22 +94,26 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup() -> Generator[None]:
-    """Before pytest's logging begins, see :func:`_let_pyspark_loggers_propagate`."""
     _let_pyspark_loggers_propagate()
     yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call() -> Generator[None]:
-    """Before pytest's logging begins, see :func:`_let_pyspark_loggers_propagate`."""
+    _let_pyspark_loggers_propagate()
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None]:
     _let_pyspark_loggers_propagate()
     yield
 
 
 def _let_pyspark_loggers_propagate() -> None:
-    """Undo what PySpark does to its loggers of errors: it makes them loggers that do not propagate. pytest adds the
-    handlers of `caplog` to such loggers, and PySpark's loggers replace the formatter of each handler by one that
-    fails on an exception without a text. Then a test failed if it ran in the same process after a test of Spark."""
+    """Undo what PySpark does to its loggers of errors: it makes them loggers that do not propagate. At the begin of
+    each phase of a test, pytest adds its handlers to such loggers, and PySpark's loggers replace the formatter of each
+    handler, for all later tests too, by one that fails on an exception without a text."""
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         if isinstance(logger := logging.root.manager.loggerDict.get(name), logging.Logger):
             logger.propagate = True
