@@ -50,13 +50,16 @@ class BrokerContext:
         groups = self.connect_groups
         return groups if groups is not None and groups.reserves_group_id(GroupId(group_id)) else None
 
-    def group_configs(self, group_id: str) -> Mapping[str, str]:
+    async def group_configs(self, group_id: str) -> Mapping[str, str]:
         """The configs that are set on the group, without defaults: Kafka's, which the broker's log stores, and those of
-        connect groups, which the group's coordinator stores."""
-        kept = self.log.group_configs.get(group_id, {})
-        if self.connect_groups is None:
-            return kept
-        return {**kept, **(self.connect_groups.inspect_group(GroupId(group_id), lambda group: group.configs) or {})}
+        connect groups, which the group's coordinator stores. Waits while a connect group is being reloaded after a
+        failure: until then its state may have configs that were not written."""
+        groups, id_ = self.connect_groups, GroupId(group_id)
+        if groups is None:
+            return self.log.group_configs.get(group_id, {})
+        await groups.wait_until_loaded(id_)
+        connect_configs = groups.inspect_group(id_, lambda group: group.configs) or {}
+        return {**self.log.group_configs.get(group_id, {}), **connect_configs}
 
     def group_ids_with_configs(self) -> list[str]:
         """The ids of the groups on which configs are set, sorted."""

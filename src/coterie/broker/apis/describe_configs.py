@@ -10,7 +10,6 @@ from coterie.broker.apis.config_resources import ConfigResourceType, broker_id_e
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.names import topic_name_error
-from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
@@ -44,8 +43,7 @@ async def _resource_values(broker: BrokerContext, request: ApiRequest, asked: An
 
 async def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values]:
     """The entries of all configs of the resource ``name``; ``type_`` is the number of its `ConfigResourceType`. Waits
-    for a connect group that is being reloaded after a failure: until then its configs may be some that were not
-    written.
+    while a connect group is being reloaded.
 
     For the broker type, an empty name requests the configs that are set for all brokers of the cluster: there are none.
 
@@ -61,9 +59,7 @@ async def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[
         case ConfigResourceType.GROUP:
             if not name:
                 raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
-            if broker.connect_groups is not None:
-                await broker.connect_groups.wait_until_loaded(GroupId(name))
-            return group_config_entries(broker, broker.group_configs(name))
+            return group_config_entries(broker, await broker.group_configs(name))
         case ConfigResourceType.BROKER:
             if not name:
                 # Dynamic configs of all brokers: there are none.

@@ -129,7 +129,7 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
     """
     if not name:
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    before = broker.group_configs(name)
+    before = await broker.group_configs(name)
     configs = alter(group_config_definition(broker.settings), before)
     _refuse_if_config_error(group_config_error(configs, broker.settings))
     if validate_only:

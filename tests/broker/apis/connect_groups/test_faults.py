@@ -1,8 +1,6 @@
 """Each request of connect groups with each fault: the error code and the message of the response, what the worker does
 with it, and what is left of the group: everything, and the two members keep their sessions."""
 
-import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,18 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
 from coterie.nouns.connect_error_codes import ConnectErrorCode as E
-from coterie.nouns.ids import GroupId
 from coterie.nouns.jobs import Jobs
 from coterie.wire.connect_group_jobs import job_arrays
 from tests.broker.apis.connect_groups.reactions import Reaction as R
 from tests.broker.apis.connect_groups.reactions import reaction
 from tests.broker.apis.connect_groups.scene import TOPIC, Scene, check_members_are_served, picture, scene_of
 from tests.broker.apis.connect_groups.worker import ASSIGNOR, DESCRIBE, JOBS, Worker, describe
-from tests.broker.conftest import DEADLINE_S, Connect, ThreadedBroker, wait_until
+from tests.broker.conftest import Connect, ThreadedBroker, wait_until
 from tests.broker.full_disk import fill_disk, lift_limit
+from tests.broker.held_loads import hold_group_loads
 
 OTHER_TOPIC = UUID(int=10)
 LONG = "x" * 32_000
@@ -410,13 +407,7 @@ def test_each_fault_has_its_error_and_its_reaction_and_changes_no_member(
 def test_a_group_that_cannot_write_is_not_served_until_it_is_loaded_again_and_loses_nothing(
     broker: ThreadedBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_load, load = threading.Event(), GroupLog.load
-
-    async def load_later(log: GroupLog[Any], group_id: GroupId) -> Any:
-        await asyncio.to_thread(may_load.wait, DEADLINE_S)
-        return await load(log, group_id)
-
-    monkeypatch.setattr(GroupLog, "load", load_later)
+    may_load = hold_group_loads(monkeypatch)
     scene = scene_of(broker, connect)
     before = picture(scene)
     broker.run(lambda context: context.log.run_write(fill_disk))

@@ -1,7 +1,9 @@
 """Configs of one connect group, by Kafka's config APIs: in effect at once, and after a restart."""
 
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from coterie.broker.groups.registry import Groups
+from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
 from tests.broker.apis.connect_groups.worker import Worker
-from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client
+from tests.broker.conftest import DEADLINE_S, Connect, RawClient, ThreadedBroker, raw_client
 from tests.broker.full_disk import fill_disk, lift_limit
+from tests.broker.held_loads import hold_group_loads
 
 GROUP, BROKER = 32, 4
 SESSION, HEARTBEAT_INTERVAL = "connect.session.timeout.ms", "connect.heartbeat.interval.ms"
@@ -112,6 +117,32 @@ def test_on_a_full_disk_all_configs_of_a_request_are_set_or_none(broker: Threade
             expected = ("7000", "7") if errors[-1] is ErrorCode.none else ("10000", "5")
             assert (found[SESSION].value, found[limit].value) == expected, (spare_pages, errors)
     assert len(set(errors)) > 1, errors
+
+
+def test_a_change_that_is_repeated_after_a_failed_write_is_written(
+    broker: ThreadedBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the group is reloaded, the state of its coordinator contains the change that was not written."""
+    is_waiting, wait_until_loaded = threading.Event(), Groups.wait_until_loaded
+
+    async def note_and_wait(groups: Any, group_id: GroupId) -> None:
+        is_waiting.set()
+        await wait_until_loaded(groups, group_id)
+
+    may_load = hold_group_loads(monkeypatch)
+    client, name = connect(), "n" * 9_000
+    broker.run(lambda context: context.log.run_write(fill_disk))
+    assert alter(client, (SESSION, SET, "7000"), name=name).error_code is ErrorCode.not_coordinator
+    broker.run(lambda context: context.log.run_write(lift_limit))
+    monkeypatch.setattr(Groups, "wait_until_loaded", note_and_wait)
+    with ThreadPoolExecutor(max_workers=1) as other_thread:
+        repeated = other_thread.submit(alter, client, (SESSION, SET, "7000"), name=name)
+        assert is_waiting.wait(DEADLINE_S), repeated.result(DEADLINE_S).error_code
+        may_load.set()
+        assert repeated.result(DEADLINE_S).error_code is ErrorCode.none
+    broker.stop()
+    broker.start()
+    assert entries(connect(), name=name)[SESSION].value == "7000"
 
 
 def test_after_a_kill_at_any_statement_the_repeated_request_sets_all_configs(
