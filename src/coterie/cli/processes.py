@@ -24,9 +24,9 @@ _TAIL_LINES = 15
 
 
 class Child:
-    """One child process, the leader of its own process group, with a log file for its output. A suspended process
-    counts as running. The first read of ``exit_code`` or ``is_running`` after the process has ended also kills the rest
-    of its group."""
+    """One child process and the log file for its output. The child leads a new process group, which also contains the
+    processes that the child starts. A suspended child counts as running. The first read of ``exit_code`` or
+    ``is_running`` after the child has ended also kills the other processes of the group."""
 
     def __init__(
         self, name: str, process: "subprocess.Popen[bytes]", log_path: Path, *, before_reaping: Callable[[int], None]

@@ -79,15 +79,15 @@ class ConfigInfos:
         )
 
     def with_errors_replaced(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
-        """A copy in which the keys of ``errors_by_key`` have these errors instead of their own. A key that is not among
-        :attr:`configs` is added, without a definition and a value."""
+        """A copy in which the errors of each key in ``errors_by_key`` are replaced by these errors. A key that is not
+        among :attr:`configs` is added, without a definition and a value."""
         known_keys = {info.name for info in self.configs}
         changed = (replace(info, errors=tuple(errors_by_key.get(info.name, info.errors))) for info in self.configs)
         return replace(self, configs=(*changed, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
     def with_nulls_as_errors(self, keys: Iterable[str]) -> "ConfigInfos":
         """A copy for a config in which each of ``keys`` has the value null in JSON. In the copy these keys have no
-        value, and the errors of a null instead of their own errors."""
+        value, and their errors are replaced by the errors of a null."""
         null_keys = list(keys)
         without_values = replace(
             self,

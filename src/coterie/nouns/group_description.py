@@ -68,8 +68,8 @@ class DepartedMemberDescription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
     """The description of a connect group: its state, its members, and the members that have departed. ``config_offset``
-    is how far the leader had read the config topic when it reported the configured jobs. `max_delay_ms` is None if the
-    group has no valid value of its own: then the setting of the worker that computes applies."""
+    is how far the leader had read the config topic when it reported the configured jobs. `max_delay_ms` is None if
+    no valid value is set on the group: then the setting of the worker that computes applies."""
 
     state: str
     """``Empty``, ``Assigning``, ``Reconciling`` or ``Stable``."""

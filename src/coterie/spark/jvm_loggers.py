@@ -1,5 +1,5 @@
 """The loggers of Spark's JVM, which are those of Log4j 2. A level that is set applies to a logger and to all its
-descendants, also to those that had a level of their own. All functions block.
+descendants, also to those for which another level was set before. All functions block.
 """
 
 from typing import Any

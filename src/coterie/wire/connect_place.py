@@ -48,7 +48,8 @@ def _json_fields_of_classic_handover(handover: ClassicMembershipHandover) -> Map
         "config_offset": handover.config_offset,
         **_json_fields_of_jobs(handover.jobs),
         "deferred_until_ms": handover.rebalance_delay_ends_ms,
-        "unheard": handover.may_have_missed_protocol_change,  # The key of earlier releases, which may read it.
+        # This key keeps its name, because a worker of an earlier release may read this JSON.
+        "unheard": handover.may_have_missed_protocol_change,
         "owes_round": handover.must_start_rebalance,
     }
 

@@ -62,7 +62,7 @@ class PrincipalByteBudget(ByteBudget):
 
     def __init__(self, name: str, size_max: int, log_limit: LogRateLimit | None = None) -> None:
         """``log_limit`` limits the log messages of this budget, together with those of the other budgets that have the
-        same ``log_limit``. None: this budget gets a limit of its own."""
+        same ``log_limit``. None: the limit counts the messages of this budget only."""
         super().__init__(size_max)
         self._name = name
         self._log_limit = LogRateLimit() if log_limit is None else log_limit

@@ -89,7 +89,7 @@ class LogWriter:
     def _commit_writes(self, writes: list[_Write]) -> list[_Outcome]:
         """Run the writes in order and commit them, in one SQLite transaction; returns the outcome of each. If a write
         reads a corrupt page, only this write fails: the writes before it and those after it are run again and committed
-        in SQLite transactions of their own."""
+        in separate SQLite transactions."""
         outcomes: list[_Outcome] = []
         begin, end = 0, len(writes)
         while begin < len(writes):

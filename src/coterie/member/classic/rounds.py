@@ -101,7 +101,7 @@ def join_or_prepare_join_if_due(turn: Turn) -> None:
             # This member or another one has released some revoked jobs and has requested this round. If this member
             # joined now, it would report its other revoked jobs as running. In a group older than static, the leader
             # would count this worker as overloaded again and might revoke more from it; in a static group, these jobs
-            # would need a round of their own. Heartbeats continue meanwhile. But the released jobs are down until this
+            # would need another round. Heartbeats continue meanwhile. But the released jobs are down until this
             # member joins, so it does not wait for slow stops.
             pass
         case StoppingAllJobs() if member.owned:

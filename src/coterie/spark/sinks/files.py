@@ -186,8 +186,8 @@ class FileSink:
         return copy
 
     def _write_batch_copy(self, batch: Batch, copy: BatchCopy) -> None:
-        """Write the rows of ``batch`` to the staging folder of ``copy``: its good rows, and as files of their own its
-        bad rows (those that become dead letters), if there are any."""
+        """Write the rows of ``batch`` to the staging folder of ``copy``: its good rows, and in separate files its bad
+        rows (those that become dead letters), if there are any."""
         if batch.bad_row_separator is None:
             self._write_good_files(batch, copy)
             return
