@@ -129,10 +129,12 @@ def test_a_member_with_an_offset_beyond_the_config_log_is_logged_and_assigned_no
 
 def test_a_leader_whose_offset_is_below_that_of_most_members_leaves_the_group() -> None:
     herder = configured_herder()
+    end = herder.herder.config.offset
     compute_with_offsets(herder, {ME: 4, OTHER: 999, THIRD: 999}, ConnectProtocol.STATIC)
     assert not herder.pop_effects(SendAssignments), "it cannot read the other members' configs"
     (abandoned,) = herder.pop_effects(LeaveAndRejoin)
-    assert "the highest is 999" in abandoned.reason
+    assert abandoned.reason.startswith(f"most members reported config offsets beyond {end}, where this worker's")
+    assert "config topic ends; the highest is 999." in abandoned.reason
     assert [order.text for order in herder.pop_effects(WriteLogMessage) if order.is_warning]
     herder.pop_effects(SetWorkerState)
     herder.feed(MembershipLost(reason=abandoned.reason))

@@ -4,7 +4,7 @@ import gc
 
 _GC_THRESHOLDS = (5_000, 5, 80)
 """The arguments of ``gc.set_threshold``: the middle generation has at most about 25,000 objects when it is checked,
-which takes less than 0.1 s, and all objects are checked after two million more have been created."""
+and all objects are checked after two million more have been created."""
 
 
 def raise_gc_thresholds() -> None:

@@ -208,31 +208,38 @@ class TopicsClient:
 
     async def end_offsets(self, topic: str, partitions: int) -> Mapping[int, int]:
         """By partition, the position of a reader that has read all records of the topic that are durable and committed:
-        the last stable offset. ``partitions`` is the topic's number of partitions.
+        the last stable offset. ``partitions`` is the topic's number of partitions. While the leader of a partition is
+        new (``_NEW_LEADER_ERRORS``), the offsets are requested again, for ``request_timeout_ms``.
 
         :raises WorldError: when a leader of the partitions does not respond within ``request_timeout_ms``, or refuses
             the request; or after :meth:`close`.
         """
-        offset_spec_by_partition = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         deadline_s = time.monotonic() + self._request_timeout_s
         while True:
-            if self._closing.is_set():
-                raise WorldError(f"the Kafka client of topic {topic} is closed, because this worker is shutting down")
             try:
-                futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
-                futures = self._admin.list_offsets(
-                    offset_spec_by_partition,
-                    isolation_level=IsolationLevel.READ_COMMITTED,
-                    request_timeout=self._request_timeout_s,
-                )
-                return {
-                    topic_partition.partition: (await asyncio.wrap_future(end_future)).offset
-                    for topic_partition, end_future in futures.items()
-                }
+                return await self._request_end_offsets(topic, partitions)
             except KafkaException as error:
                 if error.args[0].code() not in _NEW_LEADER_ERRORS or time.monotonic() > deadline_s:
                     raise self.to_world_error(f"cannot find the end of topic {topic}", error) from None
             await asyncio.sleep(_NEW_LEADER_RETRY_S)
+
+    async def _request_end_offsets(self, topic: str, partitions: int) -> Mapping[int, int]:
+        """The result of :meth:`end_offsets`, by one request.
+
+        :raises KafkaException: when a leader of the partitions does not respond in time, or refuses the request.
+        :raises WorldError: after :meth:`close`.
+        """
+        if self._closing.is_set():
+            raise WorldError(f"the Kafka client of topic {topic} is closed, because this worker is shutting down")
+        futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
+            {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._request_timeout_s,
+        )
+        return {
+            topic_partition.partition: (await asyncio.wrap_future(end_future)).offset
+            for topic_partition, end_future in futures.items()
+        }
 
     def log_recovery_after_delivery(self) -> None:
         """Must be called on the producer's thread for each record that is durable: if a failure to reach the brokers

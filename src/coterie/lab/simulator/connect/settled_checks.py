@@ -88,13 +88,14 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
         new_connectors = [
             name for name in BURST_CONNECTORS if name not in self._cluster.config_log.sorted_connector_names()
         ]
+        # If the drained worker is restarted, it joins again.
+        drain_computations_max = 3 if faults.must_restart_drained_worker else 2
         changes: list[tuple[str, Callable[[], None], int, Callable[[], int | None]]] = [
             # The leader reports each connector and its tasks.
             ("burst", partial(self._create_connector_burst, new_connectors), 2 * len(new_connectors) + 2, lambda: 0),
             ("delete", faults.users.delete_random_connector, 2, lambda: None),
             ("join", faults.start_additional_worker, 1, self._task_count_of_additional_worker),
-            # If the drained worker is restarted, it joins again.
-            ("drain", faults.operators.drain_random_worker, 2 + faults.must_restart_drained_worker, lambda: None),
+            ("drain", faults.operators.drain_random_worker, drain_computations_max, lambda: None),
             # A session or a connection ends; a delay passes.
             ("die", faults.kill_random_process_permanently, 3, lambda: None),
         ]
