@@ -12,6 +12,7 @@ With a server-side assignor, CoordinatorComputing takes the place of MemberChose
 from collections.abc import Sequence
 from dataclasses import replace
 
+from coterie.engine.backoff import doubled_delay_ms
 from coterie.groups.connect.assignor_choice import (
     common_assignor,
     members_reading_all_versions,
@@ -174,7 +175,7 @@ def pause_computations_after_failures(turn: Turn) -> None:
     when no member is left that can compute, and when an assignor of the coordinator has failed. The pause takes 1 s,
     then doubles with each call, up to 60 s, until a target is installed."""
     group = turn.group
-    pause_ms = min(_RETRY_PAUSE_MS * 2 ** min(group.failures, 16), _RETRY_PAUSE_MAX_MS)
+    pause_ms = doubled_delay_ms(_RETRY_PAUSE_MS, group.failures, _RETRY_PAUSE_MAX_MS)
     group.failures += 1
     group.failed_members.clear()
     group.computation = NoComputation(turn.now_ms + pause_ms)

@@ -3,6 +3,7 @@ back-off."""
 
 from dataclasses import replace
 
+from coterie.engine.backoff import doubled_delay_ms
 from coterie.member.classic.messages import Event, HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request, Timer
 from coterie.member.classic.permanent_errors import permanent_error_reason
 from coterie.member.classic.state import (
@@ -180,7 +181,7 @@ def schedule_rejoin_after_backoff(turn: Turn) -> None:
     """Join again after a back-off, which doubles with each retry since the last assignment."""
     member = turn.member
     settings = member.settings
-    backoff_ms = min(settings.retry_backoff_ms * 2 ** min(member.retries, 16), settings.retry_backoff_max_ms)
+    backoff_ms = doubled_delay_ms(settings.retry_backoff_ms, member.retries, settings.retry_backoff_max_ms)
     member.retries += 1
     until_ms = turn.now_ms + backoff_ms
     if isinstance(member.round, StoppingAllJobs):

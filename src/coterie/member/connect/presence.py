@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from coterie.engine.backoff import doubled_delay_ms
 from coterie.engine.lease import LeaseDurations
 from coterie.member.connect.messages import Event, Timer
 from coterie.member.connect.requests import make_leave_request, make_next_heartbeat
@@ -243,10 +244,10 @@ def schedule_full_heartbeat_retry(turn: Turn, *, first_at_once: bool) -> None:
     settings = member.settings
     if isinstance(member.place, InGroup):
         member.place = replace(member.place, accepted_data=None)
-    exponent = member.retries - (1 if first_at_once else 0)
-    backoff_ms = (
-        0 if exponent < 0 else min(settings.retry_backoff_ms * 2 ** min(exponent, 16), settings.retry_backoff_max_ms)
-    )
+    doublings = member.retries - (1 if first_at_once else 0)
+    backoff_ms = 0
+    if doublings >= 0:
+        backoff_ms = doubled_delay_ms(settings.retry_backoff_ms, doublings, settings.retry_backoff_max_ms)
     member.retries += 1
     at_ms = turn.now_ms + backoff_ms
     member.heartbeat = HeartbeatDue(at_ms=at_ms, is_backoff=True)
