@@ -23,7 +23,7 @@ from coterie.assignors.assignor_state import AssignorState, union_of_jobs
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.target import Load, compute_balanced_target, fewest_moves_bound
-from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.garbage_collection import raise_worker_gc_thresholds
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from tests.assignors.oracle import fewest_moves
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--event", choices=EVENTS, action="append", help="measure only this (default: all)")
     parser.add_argument("--no-peer", action="store_true", help="leave Kafka Connect's assignor out")
     options = parser.parse_args(arguments)
-    raise_gc_thresholds()  # as a worker does
+    raise_worker_gc_thresholds()  # as a worker does
     try:
         for jobs in options.jobs or JOBS:
             for workers in options.workers or WORKERS:

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.brokers import print_progress
 from benchmarks.light_groups import light_jobs
-from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.garbage_collection import raise_broker_gc_thresholds
 from coterie.engine.output import Output
 from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import (
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, action="append", help=f"jobs of the reconciled member (default: {JOBS})")
     parser.add_argument("--members", type=int, action="append", help=f"of settled groups (default: {MEMBERS})")
     options = parser.parse_args(arguments)
-    raise_gc_thresholds()  # as a broker does
+    raise_broker_gc_thresholds()  # as a broker does
     for point in measure(options.jobs or JOBS, options.members or MEMBERS):
         machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
         sys.stdout.write(json.dumps({"benchmark": "reconcile", **point, **machine}) + "\n")

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.garbage_collection import raise_worker_gc_thresholds
 from coterie.worker.stall import StallMeter
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
@@ -81,7 +81,7 @@ def missed_targets(figures: Mapping[str, Any]) -> list[str]:
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One run with a new worker."""
-    raise_gc_thresholds()  # as a worker's process does
+    raise_worker_gc_thresholds()  # as a worker's process does
     load_before = os.getloadavg()[0]
     async with ServedCluster() as cluster:
         worker = await cluster.serve()

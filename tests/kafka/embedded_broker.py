@@ -14,7 +14,7 @@ from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.transactions import coordinator
-from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.garbage_collection import raise_broker_gc_thresholds
 from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.transaction_messages import TransactionSettings
@@ -24,7 +24,7 @@ def end_with_parent():
     os._exit(0)
 
 threading.Thread(target=end_with_parent, daemon=True).start()
-raise_gc_thresholds()
+raise_broker_gc_thresholds()
 expiration_ms = int(sys.argv[4])
 coordinator._SWEEP_INTERVAL_MS = min(coordinator._SWEEP_INTERVAL_MS, expiration_ms)
 limits = ClassicGroupSettings(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)

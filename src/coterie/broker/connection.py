@@ -336,6 +336,7 @@ class Connection:
     def _count_request_and_make_budget_share(self, size: int) -> RequestBudgetShare:
         """Count the request that was just read, and return the share of the budgets of the connection and of the
         principal that it has taken: ``size`` bytes."""
+        self._broker.young_object_collector.count_request_and_collect_if_due()
         number = self._request_count
         self._request_count += 1
         return RequestBudgetShare(

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.broker.garbage_collection import YoungObjectCollector
 from coterie.broker.groups.classic import ClassicGroups
 from coterie.broker.groups.connect import ConnectGroups
 from coterie.broker.groups.member_connection import MemberConnection
@@ -43,6 +44,8 @@ class BrokerContext:
     security: BrokerSecurity
     codec_thread: SerialThread = field(default_factory=SerialThread)
     """Decodes requests and encodes responses that have too many elements for the event loop."""
+    young_object_collector: YoungObjectCollector = field(default_factory=YoungObjectCollector)
+    """Must count each request."""
 
     def connect_groups_owning_id(self, group_id: str) -> ConnectGroups | None:
         """The broker's ``connect_groups`` if ``group_id`` is the id of a connect group; None if it is the id of a

@@ -2,16 +2,24 @@
 
 import gc
 
-_GC_THRESHOLDS = (5_000, 5, 80)
-"""The arguments of ``gc.set_threshold``: the middle generation has at most about 25,000 objects when it is checked,
-and all objects are checked after two million more have been created."""
+_WORKER_THRESHOLDS = (5_000, 5, 80)
+"""The arguments of ``gc.set_threshold`` in a worker: the middle generation has at most about 25,000 objects when it is
+checked, and all objects are checked after two million more have been created."""
+_BROKER_THRESHOLDS = (5_000, 5, 2_000)
+"""In a broker: all objects are checked after a million requests, since a `YoungObjectCollector` checks the middle
+generation after each 500 requests. With 10,000 members a check of all objects takes 1 s."""
 
 
-def raise_gc_thresholds() -> None:
-    """Make the garbage collector check long-lived objects less often, in the whole process.
+def raise_worker_gc_thresholds() -> None:
+    """Make the garbage collector check long-lived objects less often, in the whole process, which runs a worker.
 
     Ten thousand connections, or a hundred thousand jobs, are up to a million objects. With Python's default thresholds
     the collector checks all these objects again and again while others are created. Each run takes a third of a second
     or longer, and meanwhile the process sends no heartbeat.
     """
-    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.set_threshold(*_WORKER_THRESHOLDS)
+
+
+def raise_broker_gc_thresholds() -> None:
+    """As `raise_worker_gc_thresholds`, for a process that runs a broker."""
+    gc.set_threshold(*_BROKER_THRESHOLDS)

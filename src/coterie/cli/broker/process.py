@@ -13,7 +13,7 @@ from coterie.broker.connect_configs import with_broker_configs
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.cli.assignors import assign_functions_by_name, load_usable_installed_assignors
-from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.garbage_collection import raise_broker_gc_thresholds
 from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.errors import ConfigError, WorldError
 
@@ -79,7 +79,7 @@ def run_broker(settings: BrokerSettings) -> int:
 
     :raises WorldError: when the data folder, a file of certificates, users or access rules, or the port cannot be used.
     """
-    raise_gc_thresholds()
+    raise_broker_gc_thresholds()
     asyncio.run(_serve_until_signal(settings))
     return 0
 

@@ -21,7 +21,7 @@ from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.assignor_watch import AssignorMetadataWatch
 from coterie.cli.assignors import assign_functions_by_name, check_assignors_installed, load_assignors
-from coterie.cli.garbage_collection import raise_gc_thresholds
+from coterie.cli.garbage_collection import raise_worker_gc_thresholds
 from coterie.cli.listeners import RebalanceListenerThread, check_listeners_installed, load_listeners
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, make_group_membership
@@ -137,7 +137,7 @@ def run_worker(
     :raises WorldError: when the worker cannot start (a port in use, no broker, no Java), or cannot replace its process.
     :raises ConfigError: when an assignor or a listener of rebalances cannot be used.
     """
-    raise_gc_thresholds()
+    raise_worker_gc_thresholds()
     workers: list[Worker] = []
 
     def store_worker_and_add_handlers(worker: Worker) -> None:
