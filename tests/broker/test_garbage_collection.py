@@ -1,4 +1,4 @@
-"""Python's garbage collection in the broker: young objects are collected after a number of requests."""
+"""Python's garbage collection in the broker: young objects are collected after a number of waiting requests."""
 
 import gc
 import weakref
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from coterie.broker.garbage_collection import REQUESTS_PER_COLLECTION, YoungObjectCollector
+from coterie.broker.garbage_collection import WAITING_REQUESTS_PER_COLLECTION, YoungObjectCollector
 from tests.broker.conftest import ThreadedBroker, raw_client
 
-API_VERSIONS = 18
+INIT_PRODUCER_ID = 22
 
 
 class Cycle:
@@ -28,12 +28,12 @@ def cycle() -> Iterator["weakref.ref[Cycle]"]:
     gc.set_threshold(*thresholds)
 
 
-def test_a_young_object_is_collected_after_a_number_of_requests(cycle: "weakref.ref[Cycle]") -> None:
+def test_a_young_object_is_collected_after_a_number_of_waiting_requests(cycle: "weakref.ref[Cycle]") -> None:
     collector = YoungObjectCollector()
-    for _ in range(REQUESTS_PER_COLLECTION - 1):
-        collector.count_request_and_collect_if_due()
+    for _ in range(WAITING_REQUESTS_PER_COLLECTION - 1):
+        collector.count_waiting_request_and_collect_if_due()
     assert cycle() is not None
-    collector.count_request_and_collect_if_due()
+    collector.count_waiting_request_and_collect_if_due()
     assert cycle() is None
 
 
@@ -41,17 +41,19 @@ def test_nothing_is_collected_while_automatic_collections_are_disabled(cycle: "w
     collector = YoungObjectCollector()
     gc.disable()
     try:
-        for _ in range(REQUESTS_PER_COLLECTION):
-            collector.count_request_and_collect_if_due()
+        for _ in range(WAITING_REQUESTS_PER_COLLECTION):
+            collector.count_waiting_request_and_collect_if_due()
         assert cycle() is not None
     finally:
         gc.enable()
 
 
-def test_the_requests_of_all_connections_are_counted(broker: ThreadedBroker, cycle: "weakref.ref[Cycle]") -> None:
-    for asked in (range(REQUESTS_PER_COLLECTION // 2), range(REQUESTS_PER_COLLECTION // 2, REQUESTS_PER_COLLECTION)):
+def test_the_waiting_requests_of_all_connections_are_counted(
+    broker: ThreadedBroker, cycle: "weakref.ref[Cycle]"
+) -> None:
+    for _ in range(2):
         assert cycle() is not None
         with raw_client(broker.port) as client:
-            for _ in asked:
-                client.ask(API_VERSIONS, 0)
+            for _ in range(WAITING_REQUESTS_PER_COLLECTION // 2):
+                client.ask(INIT_PRODUCER_ID, 0, transactional_id=None, transaction_timeout=1_000)
     assert cycle() is None

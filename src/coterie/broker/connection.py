@@ -290,6 +290,7 @@ class Connection:
                                 0
                             )  # yield to other connections while this one has more requests buffered
                         continue
+                    self._broker.young_object_collector.count_waiting_request_and_collect_if_due()
                     self._in_flight_task_count += 1
                     answer = tasks.create_task(begun)
                     parked.add(answer)
@@ -336,7 +337,6 @@ class Connection:
     def _count_request_and_make_budget_share(self, size: int) -> RequestBudgetShare:
         """Count the request that was just read, and return the share of the budgets of the connection and of the
         principal that it has taken: ``size`` bytes."""
-        self._broker.young_object_collector.count_request_and_collect_if_due()
         number = self._request_count
         self._request_count += 1
         return RequestBudgetShare(

@@ -8,23 +8,24 @@ were up to 95,000 objects, and the broker answered no request for up to 0.4 s.
 
 import gc
 
-REQUESTS_PER_COLLECTION = 500
+WAITING_REQUESTS_PER_COLLECTION = 500
 """A held heartbeat is about 50 objects; a collection after 500 of them takes about 15 ms."""
 
 
 class YoungObjectCollector:
     """Collects the young objects of the process, those of Python's generations 0 and 1, after each
-    ``REQUESTS_PER_COLLECTION`` requests of all connections."""
+    ``WAITING_REQUESTS_PER_COLLECTION`` requests of all connections that are not answered at once. The objects of a
+    request that is answered at once are deleted before they are counted."""
 
     def __init__(self) -> None:
         self._request_count = 0
-        """The number of requests since the last collection."""
+        """The number of waiting requests since the last collection."""
 
-    def count_request_and_collect_if_due(self) -> None:
-        """Must be called for each request that was read. Collects nothing while the process has disabled automatic
-        collections."""
+    def count_waiting_request_and_collect_if_due(self) -> None:
+        """Must be called for each request that is not answered at once. Collects nothing while the process has disabled
+        automatic collections."""
         self._request_count += 1
-        if self._request_count >= REQUESTS_PER_COLLECTION:
+        if self._request_count >= WAITING_REQUESTS_PER_COLLECTION:
             self._request_count = 0
             if gc.isenabled():
                 gc.collect(1)
