@@ -75,6 +75,7 @@ async def test_a_start_that_returns_after_it_was_abandoned_finds_its_fence_shut_
     await rig.runtime.start(spec)
     await rig.wait_until(lambda: len(rows_of(tmp_path / "out", "value")) > 1)
     await rig.runtime.stop(spec.task, grace_ms=10_000)
+    rig.runtime.stop_connector(name)
     rows = rows_of(tmp_path / "out", "value")
     assert rows == list(range(len(rows)))
 
