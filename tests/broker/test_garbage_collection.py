@@ -6,12 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coterie.broker.garbage_collection import (
-    OBJECTS_OF_ANSWERED_REQUEST,
-    OBJECTS_OF_WAITING_REQUEST,
-    OBJECTS_PER_COLLECTION,
-    YoungObjectCollector,
-)
+from coterie.broker.garbage_collection import REQUESTS_PER_COLLECTION, YoungObjectCollector
 from tests.broker.conftest import ThreadedBroker, raw_client
 from tests.broker.groups.member import Member
 
@@ -34,30 +29,33 @@ def cycle() -> Iterator["weakref.ref[Cycle]"]:
     gc.set_threshold(*thresholds)
 
 
-def test_a_young_object_is_collected_after_a_number_of_created_objects(cycle: "weakref.ref[Cycle]") -> None:
+def test_a_young_object_is_collected_after_a_number_of_requests(cycle: "weakref.ref[Cycle]") -> None:
     collector = YoungObjectCollector()
-    collector.count_objects_and_collect_if_due(OBJECTS_PER_COLLECTION - 1)
+    for _ in range(REQUESTS_PER_COLLECTION - 1):
+        collector.count_request_and_collect_if_due()
     assert cycle() is not None
-    collector.count_objects_and_collect_if_due(1)
+    collector.count_request_and_collect_if_due()
     assert cycle() is None
 
 
 def test_nothing_is_collected_while_automatic_collections_are_disabled(cycle: "weakref.ref[Cycle]") -> None:
+    collector = YoungObjectCollector()
     gc.disable()
     try:
-        YoungObjectCollector().count_objects_and_collect_if_due(OBJECTS_PER_COLLECTION)
+        for _ in range(REQUESTS_PER_COLLECTION):
+            collector.count_request_and_collect_if_due()
         assert cycle() is not None
     finally:
         gc.enable()
 
 
-def test_requests_that_wait_are_counted_over_all_connections(
+def test_requests_that_wait_for_the_log_are_counted_over_all_connections(
     broker: ThreadedBroker, cycle: "weakref.ref[Cycle]"
 ) -> None:
-    for _ in range(2):
+    for count in (REQUESTS_PER_COLLECTION - 1, 1):
         assert cycle() is not None
         with raw_client(broker.port) as client:
-            for _ in range(OBJECTS_PER_COLLECTION // OBJECTS_OF_WAITING_REQUEST // 2):
+            for _ in range(count):
                 client.ask(INIT_PRODUCER_ID, 0, transactional_id=None, transaction_timeout=1_000)
     assert cycle() is None
 
@@ -66,10 +64,9 @@ def test_requests_that_are_answered_at_once_are_counted(broker: ThreadedBroker, 
     with raw_client(broker.port) as client:
         member = Member(client)
         member.join()
-        # The requests of the join and the first heartbeats may wait for the log.
-        for _ in range(OBJECTS_PER_COLLECTION // OBJECTS_OF_ANSWERED_REQUEST // 2):
+        for _ in range(REQUESTS_PER_COLLECTION // 2):
             member.beat()
         assert cycle() is not None
-        for _ in range(OBJECTS_PER_COLLECTION // OBJECTS_OF_ANSWERED_REQUEST // 2):
+        for _ in range(REQUESTS_PER_COLLECTION // 2):
             member.beat()
     assert cycle() is None

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.table import api_versions_values, served_apis
 from coterie.broker.context import ApiRequest, BrokerContext
-from coterie.broker.garbage_collection import OBJECTS_OF_ANSWERED_REQUEST, OBJECTS_OF_WAITING_REQUEST
 from coterie.broker.groups.member_connection import MemberConnection
 from coterie.broker.log_rate_limit import kind_of_error
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
@@ -258,7 +257,6 @@ class Connection:
         caller must release those that are left.
         """
         answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudgetShare]] = asyncio.Queue()
-        collector = self._broker.young_object_collector
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write_responses_and_release_budgets(answers, budget_shares))
             parked: set[asyncio.Task[bytes | None]] = set()
@@ -274,6 +272,7 @@ class Connection:
                     await self._take_budget_or_overdraw_at_eof(principal_budget, len(frame))
                     asked = await self._decode_request_or_raise(frame, number)
                     share = self._count_request_and_make_budget_share(len(frame))
+                    self._broker.young_object_collector.count_request_and_collect_if_due()
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
                     begun = (
@@ -282,7 +281,6 @@ class Connection:
                         else self._begin_handling(asked, share)
                     )
                     if isinstance(begun, bytes):
-                        collector.count_objects_and_collect_if_due(OBJECTS_OF_ANSWERED_REQUEST)
                         principal_budget.release(len(frame))
                         share.replace_with_response_bytes(0)
                         self._in_flight_slots.release()
@@ -293,7 +291,6 @@ class Connection:
                                 0
                             )  # yield to other connections while this one has more requests buffered
                         continue
-                    collector.count_objects_and_collect_if_due(OBJECTS_OF_WAITING_REQUEST)
                     self._in_flight_task_count += 1
                     answer = tasks.create_task(begun)
                     parked.add(answer)

@@ -45,7 +45,7 @@ class BrokerContext:
     codec_thread: SerialThread = field(default_factory=SerialThread)
     """Decodes requests and encodes responses that have too many elements for the event loop."""
     young_object_collector: YoungObjectCollector = field(default_factory=YoungObjectCollector)
-    """Must count the objects of each request."""
+    """Counts each request after the authentication."""
 
     def connect_groups_owning_id(self, group_id: str) -> ConnectGroups | None:
         """The broker's ``connect_groups`` if ``group_id`` is the id of a connect group; None if it is the id of a

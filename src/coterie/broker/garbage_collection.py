@@ -8,27 +8,23 @@ were up to 95,000 objects, and the broker answered no request for up to 0.4 s.
 
 import gc
 
-OBJECTS_PER_COLLECTION = 25_000
-"""A collection of so many objects takes about 15 ms."""
-OBJECTS_OF_WAITING_REQUEST = 50
-"""About so many objects exist as long as a request, for example a held heartbeat, has no response."""
-OBJECTS_OF_ANSWERED_REQUEST = 5
-"""About so many objects still exist after a request was answered at once, for example the last response to a member."""
+REQUESTS_PER_COLLECTION = 300
+"""A held heartbeat is about 50 objects, so a collection walks through about 15,000."""
 
 
 class YoungObjectCollector:
-    """Collects the young objects of the process, those of Python's generations 0 and 1, when the requests of all
-    connections have created about ``OBJECTS_PER_COLLECTION`` objects."""
+    """Collects the young objects of the process, those of Python's generations 0 and 1, after each
+    ``REQUESTS_PER_COLLECTION`` requests of all connections."""
 
     def __init__(self) -> None:
-        self._object_count = 0
-        """About the number of objects that requests have created since the last collection."""
+        self._request_count = 0
+        """The number of requests since the last collection."""
 
-    def count_objects_and_collect_if_due(self, object_count: int) -> None:
-        """Must be called for each request, with ``OBJECTS_OF_WAITING_REQUEST`` or ``OBJECTS_OF_ANSWERED_REQUEST``.
-        Collects nothing while the process has disabled automatic collections."""
-        self._object_count += object_count
-        if self._object_count >= OBJECTS_PER_COLLECTION:
-            self._object_count = 0
+    def count_request_and_collect_if_due(self) -> None:
+        """Must be called for each request that was read. Collects nothing while the process has disabled automatic
+        collections."""
+        self._request_count += 1
+        if self._request_count >= REQUESTS_PER_COLLECTION:
+            self._request_count = 0
             if gc.isenabled():
                 gc.collect(1)

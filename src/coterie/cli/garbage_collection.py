@@ -6,9 +6,8 @@ _WORKER_THRESHOLDS = (5_000, 5, 80)
 """The arguments of ``gc.set_threshold`` in a worker: the middle generation has at most about 25,000 objects when it is
 checked, and all objects are checked after two million more have been created."""
 _BROKER_THRESHOLDS = (5_000, 5, 2_000)
-"""In a broker: all objects are checked after requests have created about fifty million objects, since a
-`YoungObjectCollector` checks the middle generation after each 25,000. With 10,000 members a check of all objects
-takes 1 s."""
+"""In a broker: all objects are checked after 2,000 collections of a `broker.garbage_collection.YoungObjectCollector`,
+each of which counts as a check of the middle generation. With 10,000 members a check of all objects takes 1 s."""
 
 
 def raise_worker_gc_thresholds() -> None:
