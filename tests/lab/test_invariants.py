@@ -1,4 +1,5 @@
-"""The invariants that `docs/protocol/invariants.md` names exist, and the sources of the play `connect` use them."""
+"""The invariants that `docs/protocol/invariants.md` names exist, and the sources of the play `connect` use them. The
+one without a planted bug can be broken."""
 
 import re
 from dataclasses import replace

@@ -23,6 +23,24 @@ async def test_active_topics_are_the_same_at_all_workers(cluster: ServedCluster)
     assert (await workers[1].get("/connectors/c/topics")).json() == {"c": {"topics": []}}
 
 
+async def test_topics_that_a_task_uses_after_a_reset_are_active_again(cluster: ServedCluster) -> None:
+    runtimes = [SimulatedRuntime(), SimulatedRuntime()]
+    workers = [await cluster.serve(runtime=runtime) for runtime in runtimes]
+    runtimes[0].blocked["start c"] = asyncio.Event()
+    await workers[0].ask("POST", "/connectors", {"name": "c", "config": {**CONFIG, "tasks.max": "2"}})
+
+    async def all_have_topics() -> bool:
+        answers = [(await worker.get("/connectors/c/topics")).json() for worker in workers]
+        return answers == [{"c": {"topics": ["a", "b"]}}] * 2
+
+    await until(all_have_topics)
+    assert runtimes[0].running == {}
+    assert (await workers[1].ask("PUT", "/connectors/c/topics/reset")).status_code == 202
+    assert (await workers[1].get("/connectors/c/topics")).json() == {"c": {"topics": []}}
+    runtimes[0].blocked["start c"].set()
+    await until(all_have_topics)
+
+
 async def test_an_unknown_connector_has_no_topics(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     topics = await worker.get("/connectors/nope/topics")

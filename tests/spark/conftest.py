@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from pyspark.sql import SparkSession
 
-from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskRuntime, TaskSpec
+from coterie.herder.seams import RuntimeDied, SplitResult, TaskDied, TaskEvent, TaskRuntime, TaskSpec
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
@@ -49,7 +49,7 @@ class Rig:
         self._connectors: set[ConnectorName] = set()
 
     def stop_connectors(self) -> None:
-        """Stop the connectors that were started. Otherwise the runtime would check their sources after the test."""
+        """Stop the connectors that were split. Otherwise the runtime would check their sources after the test."""
         while self._connectors:
             self.runtime.stop_connector(self._connectors.pop())
 
@@ -79,10 +79,24 @@ class Rig:
             "sink.path": str(folder / "out"),
         } | {key.replace("__", "."): value for key, value in keys.items()}
 
+    async def split(
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
+        *,
+        keeps_source_parts: bool = False,
+    ) -> SplitResult:
+        """Split a connector, which :meth:`stop_connectors` stops."""
+        self._connectors.add(connector)
+        return await self.runtime.split(
+            connector, incarnation, config, configs_of_checkpointed_tasks, keeps_source_parts=keeps_source_parts
+        )
+
     async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskSpec:
         """Split and start task ``index`` of a connector of this name, which :meth:`stop_connectors` stops."""
-        self._connectors.add(ConnectorName(name))
-        tasks = (await self.runtime.split(ConnectorName(name), Incarnation("i"), config, ())).task_configs
+        tasks = (await self.split(ConnectorName(name), Incarnation("i"), config, ())).task_configs
         task = ConnectorTaskId(ConnectorName(name), index)
         start = TaskSpec(task=task, connector_incarnation=Incarnation("i"), config=tasks[index])
         await self.runtime.start(start)

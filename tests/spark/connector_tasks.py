@@ -27,7 +27,7 @@ class Tasks:
         return self.rig.spark_runtime._config.checkpoint_location / f"{self.name}-i"
 
     async def split(self, config: Mapping[str, str]) -> None:
-        self.configs = list((await self.rig.runtime.split(self.name, INCARNATION, config, self.configs)).task_configs)
+        self.configs = list((await self.rig.split(self.name, INCARNATION, config, self.configs)).task_configs)
 
     async def start(self) -> None:
         for index, config in enumerate(self.configs):

@@ -59,7 +59,7 @@ async def test_a_start_that_returns_after_it_was_abandoned_finds_its_fence_shut_
 ) -> None:
     config = blocking_config("start") | {"sink.format": "json", "sink.path": str(tmp_path / "out")}
     name, incarnation = ConnectorName("late-start"), Incarnation("i")
-    (task_config,) = (await rig.runtime.split(name, incarnation, config | {"tasks.max": "1"}, ())).task_configs
+    (task_config,) = (await rig.split(name, incarnation, config | {"tasks.max": "1"}, ())).task_configs
     spec = TaskSpec(task=ConnectorTaskId(name, 0), connector_incarnation=incarnation, config=task_config)
     with pytest.raises(PluginTimeoutError, match=r"The plug-in of task late-start-0 has not returned from read"):
         await rig.runtime.start(spec)
@@ -75,7 +75,6 @@ async def test_a_start_that_returns_after_it_was_abandoned_finds_its_fence_shut_
     await rig.runtime.start(spec)
     await rig.wait_until(lambda: len(rows_of(tmp_path / "out", "value")) > 1)
     await rig.runtime.stop(spec.task, grace_ms=10_000)
-    rig.runtime.stop_connector(name)
     rows = rows_of(tmp_path / "out", "value")
     assert rows == list(range(len(rows)))
 

@@ -155,8 +155,8 @@ async def test_a_source_that_fails_is_logged_once_and_lets_the_calls_of_other_so
     calls = PluginCalls(60_000)
     sources = Sources({"fails": fail, "hangs": hang}, calls)
     try:
-        assert [sources.read() for _ in range(2)] == [[], []]
-        assert (sources.asked.count("hangs"), sources.asked.count("fails")) == (1, 2)
+        assert [sources.read() for _ in range(3)] == [[], [], []]
+        assert (sources.asked.count("hangs"), sources.asked.count("fails")) == (1, 3)
         (line,) = [record.getMessage() for record in caplog.records if "does not return the offsets" in record.message]
         assert line.startswith("Task fails-0: ")
         assert "no offsets today" in line

@@ -178,7 +178,7 @@ async def test_a_config_with_the_same_source_and_sink_keeps_the_generation(rig: 
     assert second["transforms.kept.condition"] == "row > 0"
     # While a task is FAILED it keeps its share, and gets changes that may fix it.
     mended = {**changed, "tasks.max": "2", "transforms.kept.condition": "row > 1"}
-    result = await rig.runtime.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_source_parts=True)
+    result = await rig.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_source_parts=True)
     (kept,) = result.task_configs
     assert result.kept_source_parts_reason is not None
     assert result.kept_source_parts_reason.startswith(
@@ -464,7 +464,7 @@ async def test_a_split_that_never_began_leaves_no_fence_behind(
 ) -> None:
     refuse_threads(monkeypatch, "coterie connector no-thread")
     with pytest.raises(WorldError, match="the system starts no further thread"):
-        await rig.runtime.split(ConnectorName("no-thread"), INCARNATION, rig.config(tmp_path), ())
+        await rig.split(ConnectorName("no-thread"), INCARNATION, rig.config(tmp_path), ())
     assert not rig.spark_runtime._splitter._connector_by_fence
 
 

@@ -95,7 +95,7 @@ async def test_a_key_that_looks_like_a_typo_is_logged(
 async def test_another_number_of_tasks_is_refused_if_positions_cannot_be_split_again(rig: Rig) -> None:
     config = {"connector.class": "RateSource", "tasks.max": "2", "sink.format": "noop"}
     name, incarnation = ConnectorName("rate"), Incarnation("i")
-    tasks = (await rig.runtime.split(name, incarnation, config, ())).task_configs
+    tasks = (await rig.split(name, incarnation, config, ())).task_configs
     changed = {**config, "tasks.max": "3"}
     sentence = (
         "Invalid value 3 for configuration tasks.max: the connector has checkpoints of 2 task(s), made with "
@@ -105,13 +105,13 @@ async def test_another_number_of_tasks_is_refused_if_positions_cannot_be_split_a
     )
     assert await rig.config_errors(changed, tasks) == {"tasks.max": [sentence]}
     with pytest.raises(ConfigError, match="would lose rows and duplicate others"):
-        await rig.runtime.split(name, incarnation, changed, tasks)
+        await rig.split(name, incarnation, changed, tasks)
     without = {key: value for key, value in config.items() if key != "tasks.max"}
     assert "Invalid value 1 for" in (await rig.config_errors(without, tasks))["tasks.max"][0]
     assert set(await rig.config_errors({**config, "tasks.max": "0"}, tasks)) == {"tasks.max"}
     same = {**config, "trigger.interval.ms": "7"}
     assert await rig.config_errors(same, tasks) == {}
-    kept = (await rig.runtime.split(name, incarnation, same, tasks)).task_configs
+    kept = (await rig.split(name, incarnation, same, tasks)).task_configs
     assert [task["generation"] for task in kept] == [task["generation"] for task in tasks]
     assert await rig.config_errors(changed, ()) == {}, "a new connector may have any number"
 
@@ -129,7 +129,7 @@ async def test_a_fixed_split_that_a_value_prevents_is_an_error_of_its_key(
 
 async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path)
-    tasks = (await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())).task_configs
+    tasks = (await rig.split(ConnectorName("c"), Incarnation("i"), config, ())).task_configs
     out = {"sink.format": config["sink.format"], "sink.path": config["sink.path"]}
     rate = {"connector.class": "RateSource", **out}
     errors = await rig.config_errors(rate, tasks)
@@ -151,7 +151,7 @@ async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: R
     )
     for changed, key in ((rate, "connector.class"), (json, "source.format")):
         with pytest.raises(ConfigError) as raised:
-            await rig.runtime.split(ConnectorName("c"), Incarnation("i"), changed, tasks)
+            await rig.split(ConnectorName("c"), Incarnation("i"), changed, tasks)
         assert set(raised.value.errors) == {key}
         assert await rig.config_errors(changed, ()) == {}, "a new connector may have any source"
     full_name = "coterie.spark.sources.files.FileSource"
@@ -162,7 +162,7 @@ async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: R
 
 async def test_files_may_be_split_again(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path, tasks__max="2")
-    tasks = (await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())).task_configs
+    tasks = (await rig.split(ConnectorName("c"), Incarnation("i"), config, ())).task_configs
     assert await rig.config_errors({**config, "tasks.max": "3"}, tasks) == {}
 
 

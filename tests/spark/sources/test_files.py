@@ -142,7 +142,7 @@ async def test_columns_that_cannot_be_inferred_are_reported_by_key_after_other_w
     (tmp_path / "in" / "a.parquet").write_text("no Parquet")
     errors = await rig.config_errors(config, ())
     with pytest.raises(ConfigError) as raised:
-        await rig.runtime.split(ConnectorName("unreadable-files"), Incarnation("i"), config, ())
+        await rig.split(ConnectorName("unreadable-files"), Incarnation("i"), config, ())
     assert set(errors) == set(raised.value.errors) == {"source.schema"}
     for sentence in (errors["source.schema"][0], raised.value.errors["source.schema"][0]):
         assert sentence.startswith("No columns can be inferred: ")

@@ -204,9 +204,7 @@ async def test_partitions_are_distributed_over_at_most_tasks_max_tasks_with_at_l
     kafka.create("spread", 5)
     for tasks_max, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
         config = kafka.config("spread", tasks__max=str(tasks_max))
-        tasks = (
-            await rig.runtime.split(ConnectorName(f"spread-{tasks_max}"), Incarnation("i"), config, ())
-        ).task_configs
+        tasks = (await rig.split(ConnectorName(f"spread-{tasks_max}"), Incarnation("i"), config, ())).task_configs
         parts = [json.loads(task["task.parts"]) for task in tasks]
         assert [len(one) for one in parts] == sizes
         assert {TopicIdPartition.parse(part).partition for one in parts for part in one} == set(range(5))
@@ -323,7 +321,7 @@ async def test_columns_are_inferred_from_the_newest_records(rig: Rig, kafka: Kaf
     del config["value.schema"]
     kafka.produce("inferred", 1, [b"no json", None, b'{"row": 7, "name": "n", "more": {"at": [1.5]}}'])
     assert await rig.config_errors(config, ()) == {}
-    (task,) = (await rig.runtime.split(ConnectorName("inferred"), Incarnation("i"), config, ())).task_configs
+    (task,) = (await rig.split(ConnectorName("inferred"), Incarnation("i"), config, ())).task_configs
     assert task["value.schema"] == "more STRUCT<at: ARRAY<DOUBLE>>,name STRING,row BIGINT"
     # With an envelope the payload is used; the key has its own columns, here under the prefix that the config uses.
     kafka.create("enveloped", 1)
@@ -341,7 +339,7 @@ async def test_columns_are_inferred_from_the_newest_records(rig: Rig, kafka: Kaf
     for key in ("connector.class", "tasks.max", "trigger.interval.ms", "rotate.interval.ms"):
         del config[f"source.{key}"]
     assert await rig.config_errors(config, ()) == {}
-    (task,) = (await rig.runtime.split(ConnectorName("enveloped"), Incarnation("i"), config, ())).task_configs
+    (task,) = (await rig.split(ConnectorName("enveloped"), Incarnation("i"), config, ())).task_configs
     assert (task["source.key.schema"], task["source.value.schema"]) == ("id STRING", "row BIGINT")
 
 
@@ -355,15 +353,15 @@ async def test_a_config_is_validated_with_the_columns_of_its_future_tasks(
     stated = {**kafka.config("removed"), "value.schema": "row BIGINT, name STRING"}
     open_ = {key: value for key, value in stated.items() if key != "value.schema"}
     named = {"transforms": "n", "transforms.n.type": "Filter", "transforms.n.condition": "name IS NOT NULL"}
-    tasks = (await rig.runtime.split(name, incarnation, stated, ())).task_configs
+    tasks = (await rig.split(name, incarnation, stated, ())).task_configs
     # A schema in the config is not kept: no record has this column.
     assert await rig.config_errors(stated | named, tasks) == {}
     assert set(await rig.config_errors(open_ | named, tasks)) == {"transforms.n.condition"}
     assert await rig.config_errors(open_, tasks) == {}
-    tasks = (await rig.runtime.split(name, incarnation, open_, tasks)).task_configs
+    tasks = (await rig.split(name, incarnation, open_, tasks)).task_configs
     assert [task["value.schema"] for task in tasks] == ["row BIGINT"]
     # The inferred schema is kept although the config had another one meanwhile.
-    tasks = (await rig.runtime.split(name, incarnation, stated, tasks)).task_configs
+    tasks = (await rig.split(name, incarnation, stated, tasks)).task_configs
     assert [task["value.schema"] for task in tasks] == ["row BIGINT, name STRING"]
     kafka.produce("removed", 0, [b'{"row": 2, "name": "x"}'])
     assert set(await rig.config_errors(open_ | named, tasks)) == {"transforms.n.condition"}
@@ -377,7 +375,7 @@ async def test_a_config_is_validated_with_the_columns_of_its_future_tasks(
         "key.converter.schemas.enable": "false",
     }
     assert await rig.config_errors(keyed, tasks) == {}
-    tasks = (await rig.runtime.split(name, incarnation, keyed, tasks)).task_configs
+    tasks = (await rig.split(name, incarnation, keyed, tasks)).task_configs
     assert [(task["key.schema"], task["value.schema"]) for task in tasks] == [("id STRING", "row BIGINT")]
     # Columns of another topic are not kept.
     kafka.create("other-columns", 1)
@@ -402,7 +400,7 @@ async def test_an_error_in_reading_records_for_their_columns_names_the_key_of_th
         }
         errors = await rig.config_errors(config, ())
         with pytest.raises(ConfigError) as raised:
-            await rig.runtime.split(ConnectorName("unreadable"), Incarnation("i"), config, ())
+            await rig.split(ConnectorName("unreadable"), Incarnation("i"), config, ())
     assert set(errors) == set(raised.value.errors) == {"value.schema"}
     for sentence in (errors["value.schema"][0], raised.value.errors["value.schema"][0]):
         assert sentence.startswith("No columns can be inferred: ")

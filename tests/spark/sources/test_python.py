@@ -36,7 +36,7 @@ def config_of(folder: Path, function: str = f"{MODULE}:build", **changes: str) -
 async def test_rows_of_a_functions_stream_are_written_once_also_after_a_replay(rig: Rig, tmp_path: Path) -> None:
     config = config_of(tmp_path)
     assert await rig.config_errors(config, ()) == {}
-    assert len((await rig.runtime.split(ConnectorName("build"), Incarnation("i"), config, ())).task_configs) == 1
+    assert len((await rig.split(ConnectorName("build"), Incarnation("i"), config, ())).task_configs) == 1
     for number in range(2):
         rows = [(row, 1.0 if row % 2 else None, row) for row in range(number * 10, number * 10 + 10)]
         write_file(tmp_path / "in", f"{number}.csv", rows)
@@ -79,13 +79,13 @@ async def test_a_function_that_builds_no_stream_is_refused_with_the_reason(
 async def test_the_sink_of_a_python_source_with_checkpoints_cannot_be_changed(rig: Rig, tmp_path: Path) -> None:
     config = config_of(tmp_path)
     name, incarnation = ConnectorName("stays"), Incarnation("i")
-    tasks = (await rig.runtime.split(name, incarnation, config, ())).task_configs
+    tasks = (await rig.split(name, incarnation, config, ())).task_configs
     assert await rig.config_errors(config | {"offset": "7", "tasks.max": "2"}, tasks) == {}
     changed = config | {"sink.path": str(tmp_path / "other")}
     errors = await rig.config_errors(changed, tasks)
     assert set(errors) == {"sink.path"}
     assert "a connector of PythonSource keeps its sink" in errors["sink.path"][0]
     with pytest.raises(ConfigError, match="keeps its sink"):
-        await rig.runtime.split(name, incarnation, changed, tasks)
+        await rig.split(name, incarnation, changed, tasks)
     with pytest.raises(WorldError, match="cannot be moved to another checkpoint"):
         UnmovablePositionStore().read(tmp_path, ["stream"])
