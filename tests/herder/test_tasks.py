@@ -251,6 +251,20 @@ def test_progress_resets_the_number_of_failures() -> None:
     assert stored_status(herder) == (JobState.RUNNING, None)
 
 
+def test_progress_reported_after_a_later_failure_leaves_the_wait_before_the_restart_visible() -> None:
+    policy = RestartPolicy(restarts_max=-1)
+    herder = working_with_progress()
+    for delay_ms in (200, 400, 800):
+        report_query_failure(herder, policy=policy)
+        assert due_restarts(herder, after_ms=delay_ms)
+        herder.feed(TaskStarted(task=TASKS[0]))
+    report_query_failure(herder, policy=policy)
+    herder.feed(TaskProgressed(task=TASKS[0], batch_id=1, input_rows=1))
+    waited_s = waited_ms(TASKS[0], 4, 1_600) / 1000
+    text = f"The query has failed (failures without progress: 4); the next attempt follows after {waited_s:g} s: boom"
+    assert stored_status(herder) == (JobState.RESTARTING, text)
+
+
 def test_a_task_that_waits_for_a_server_is_restarting_with_the_cause_until_it_progresses() -> None:
     retrying = TaskRetrying(task=TASKS[0], trace="unreachable")
     for herder in (working_with_progress(), working()):

@@ -253,9 +253,9 @@ def on_stopped(turn: Turn, event: TaskStopped) -> None:
 
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
-    """The query has progressed: count its failures from 0 again. They are not reset if the query has failed after this
-    progress, before the event arrived. Also clears :attr:`.LocalTask.outage`, stores the numbers of the batch, passes
-    the event to `active_topics`, and reports the status."""
+    """The query has progressed: count its failures from 0 again, and clear :attr:`.LocalTask.outage`. If the query has
+    failed after this progress, before the event arrived, the number of failures and the outage stay. Also stores the
+    numbers of the batch, passes the event to `active_topics`, and reports the status."""
     run = turn.herder.work.local_tasks.get(event.task)
     if run is None or not run.may_hold_checkpoint:
         return
@@ -268,7 +268,8 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
             run.state = replace(dead, has_progressed_since_start=True)
         case _:
             pass
-    run.outage = None
+    if not run.has_failed_query:
+        run.outage = None
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     run.bad_records = event.bad_records

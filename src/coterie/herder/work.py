@@ -176,6 +176,16 @@ class LocalTask:
             self.state, NotStarted | Failed | StartRetryPending | OwnershipUnconfirmed | CheckpointClosed
         )
 
+    @property
+    def has_failed_query(self) -> bool:
+        """Whether the query has failed and was not restarted since then. Also true while the start or restart of a
+        query that has already failed has not returned."""
+        match self.state:
+            case FailedQuery() | Starting(early_end=FailedQuery()) | Restarting(early_end=FailedQuery()):
+                return True
+            case _:
+                return False
+
 
 # -- a connector ------------------------------------------------------------------------------------------------------
 
