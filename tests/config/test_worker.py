@@ -89,6 +89,24 @@ def test_the_example_file_contains_every_key() -> None:
     }
 
 
+def test_the_example_file_marks_each_commented_key_as_default_or_example() -> None:
+    text = EXAMPLE.read_text()
+    as_it_is = parse_properties(text)
+    example = WorkerSettings.from_properties(as_it_is)
+    marked: dict[str, dict[str, str]] = {"Default": {}, "Example": {}}
+    for mark, keys in re.findall(r"(?m)^# (Default|Example):\n((?:#\S.*\n)+)", text):
+        marked[mark] |= dict(re.findall(r"(?m)^#([a-z.]+)=(.*)", keys))
+    assert len(marked["Default"]) + len(marked["Example"]) == len(re.findall(r"(?m)^#[a-z.]+=", text))
+    depends_on_another_key = {"group.local.assignors", "inter.worker.key.size"}
+    for key, value in marked["Default"].items():
+        if key not in depends_on_another_key:
+            assert WorkerSettings.from_properties({**as_it_is, key: value}) == example, key
+    set_together = ("listeners.https.", "config.providers")
+    for key, value in marked["Example"].items():
+        if not key.startswith(set_together):
+            assert WorkerSettings.from_properties({**as_it_is, key: value}) != example, key
+
+
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
