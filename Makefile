@@ -1,11 +1,13 @@
 # The commands of this project. CI runs the same ones (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test soak demo sim digests bench fuzz
+.PHONY: help install setup check fmt test soak demo sim digests bench fuzz
 BIN := .venv/bin
 
 help:  ## show these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: .venv/run.stamp  ## create .venv with Coterie alone; find or fetch Java
 
 setup: .venv/dev.stamp  ## create .venv with everything for work on Coterie; find or fetch Java
 
