@@ -1,18 +1,25 @@
 """An invalid config is refused by key, before any task runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import TASKS_MAX, ConnectorName
 from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.sources import files
 from coterie.spark.sources.rate import RateSource
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
+DEFINITION_WITH_DEFAULT_FORMAT = ConfigDef(
+    tuple(replace(key, default="csv") if key.name == "format" else key for key in files.DEFINITION.keys)
+)
+"""The keys of a file source whose key ``format`` has a default."""
 FILTER = {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.condition": "delay > 0"}
 CAST = {"transforms": "c", "transforms.c.type": "Cast", "transforms.c.spec": "row:int,delay:decimal(10,2)"}
 
@@ -188,3 +195,41 @@ async def test_a_client_property_of_a_wrong_type_is_found_before_any_request_to_
         message = f"Invalid value x for configuration {name}: {reason}"
         assert infos.client_property_type_error == message
         assert infos.errors == {f"{side}.override.{name}": [message]}
+
+
+async def test_a_missing_key_of_a_connector_with_checkpoints_is_named(rig: Rig, tmp_path: Path) -> None:
+    config = rig.config(tmp_path)
+    tasks = (await rig.split(ConnectorName("c"), Incarnation("i"), config, ())).task_configs
+    required = ("source.format", "source.path", "sink.format", "sink.path")
+    for key in required:
+        errors = await rig.config_errors({name: value for name, value in config.items() if name != key}, tasks)
+        assert errors == {key: [f'Missing required configuration "{key}" which has no default value.']}, key
+    errors = await rig.config_errors({"connector.class": "FileSource"}, tasks)
+    assert {"format", "path"} <= errors.keys(), "the user's keys when no key has the prefix"
+    with pytest.raises(ConfigError):
+        await rig.split(ConnectorName("c"), Incarnation("i"), {**config, "connector.class": "KafkaSource"}, tasks)
+
+
+@pytest.mark.parametrize("sink", ["FileSink", "KafkaSink"])
+async def test_the_default_source_is_another_source_than_that_of_the_checkpoints(
+    rig: Rig, tmp_path: Path, sink: str
+) -> None:
+    config = rig.config(tmp_path)
+    tasks = (await rig.split(ConnectorName("c"), Incarnation("i"), config, ())).task_configs
+    errors = await rig.config_errors({"connector.class": sink, "path": str(tmp_path / "out")}, tasks)
+    assert (
+        "Invalid value KafkaSource for configuration source.class: the connector has checkpoints, made with FileSource"
+    ) in errors["source.class"][0]
+
+
+async def test_a_default_format_is_the_same_format_as_the_one_that_is_set(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = rig.config(tmp_path)
+    monkeypatch.setattr(files, "DEFINITION", DEFINITION_WITH_DEFAULT_FORMAT)
+    without_format = {key: value for key, value in config.items() if key != "source.format"}
+    for former, new in ((config, without_format), (without_format, config)):
+        tasks = (await rig.split(ConnectorName("c"), Incarnation("i"), former, ())).task_configs
+        assert "source.format" not in await rig.config_errors(new, tasks)
+        errors = await rig.config_errors({**new, "source.format": "json"}, tasks)
+        assert "Invalid value json for configuration source.format: the connector has che" in errors["source.format"][0]

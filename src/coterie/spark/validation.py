@@ -548,16 +548,20 @@ def source_class_or_format_change_errors(
     except ConfigError:
         return {}  # Another runtime has created these task configs: the tasks have never run on Spark.
     if former_source.plugin is not source.plugin:
-        class_key = "connector.class" if source.config.is_prefix_optional else "source.class"
-        return _make_source_change_errors(class_key, source, former_source.plugin.__name__)
-    key = source.config.user_key("format")
-    old_format, new_format = (
-        connector_end.config.config.get(connector_end.config.user_key("format"), "").strip()
-        for connector_end in (former_source, source)
-    )
-    if old_format == new_format or all(known_key.name != key for known_key in source.definition.keys):
+        is_class_key_of_source = any(key.name == "source.class" for key in source.definition.keys)
+        class_key = "source.class" if is_class_key_of_source else "connector.class"
+        new_name = source.config.config.get(class_key, source.plugin.__name__)
+        return _make_source_change_errors(class_key, new_name, former_source.plugin.__name__)
+    definitions = [end.plugin.definition(end.config) for end in (former_source, source)]
+    if not all(any(key.name == "format" for key in definition.keys) for definition in definitions):
         return {}
-    return _make_source_change_errors(key, source, old_format)
+    former_format, new_format = (
+        end.config.effective_values(definition, ("format",))["format"]
+        for end, definition in zip((former_source, source), definitions, strict=True)
+    )
+    if former_format is None or new_format is None or former_format == new_format:
+        return {}  # The check of the definitions reports a missing format.
+    return _make_source_change_errors(source.config.user_key("format"), new_format, former_format)
 
 
 def sink_change_errors_if_source_unmovable(
@@ -584,7 +588,7 @@ def sink_change_errors_if_source_unmovable(
         keys = {next(key for key in ("sink.class", "sink.format", "connector.class") if key in config)}
     else:
         sink_config = configured_sink(config, worker_kafka_properties).config
-        keys = {sink_config.user_key(name) for name in changed_names}
+        keys = {name if name.startswith("errors.") else sink_config.user_key(name) for name in changed_names}
     message = (
         f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Set the former "
         f"value again; {_OTHER_WAYS}"
@@ -592,15 +596,15 @@ def sink_change_errors_if_source_unmovable(
     return {key: [f"The value of configuration {key} cannot be changed: {message}"] for key in sorted(keys)}
 
 
-def _make_source_change_errors(key: str, source: ConfiguredSource, former_class_or_format: str) -> dict[str, list[str]]:
+def _make_source_change_errors(key: str, new_class_or_format: str, former_class_or_format: str) -> dict[str, list[str]]:
     """The error, by ``key``, that the connector's checkpoints were made with another class or format of the source,
-    ``former_class_or_format``."""
+    ``former_class_or_format``. ``new_class_or_format``: the value of ``key``, or its default if the config does not set
+    it."""
     message = (
-        f"Invalid value {source.config.config[key]} for configuration {key}: the connector has checkpoints, made with "
-        f"{former_class_or_format}, and another source cannot resume from them. Keep {former_class_or_format}; "
-        f"{_OTHER_WAYS}"
+        f"the connector has checkpoints, made with {former_class_or_format}, and another source cannot resume from "
+        f"them. Keep {former_class_or_format}; {_OTHER_WAYS}"
     )
-    return {key: [message]}
+    return {key: [invalid_value_message(key, new_class_or_format, message)]}
 
 
 def _fixed_split_errors(
