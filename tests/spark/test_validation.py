@@ -233,3 +233,70 @@ async def test_a_default_format_is_the_same_format_as_the_one_that_is_set(
         assert "source.format" not in await rig.config_errors(new, tasks)
         errors = await rig.config_errors({**new, "source.format": "json"}, tasks)
         assert "Invalid value json for configuration source.format: the connector has che" in errors["source.format"][0]
+
+
+OVERLAPPING = [
+    ("in", "in", "is that of"),
+    ("in", "in/", "is that of"),
+    ("in", "../{name}/in", "is that of"),
+    ("in", "link", "is that of"),
+    ("link", "in/out", "is in that of"),
+    ("in", "in/out", "is in that of"),
+    ("in/a/b", "in/a", "contains that of"),
+    ("*", "out", "is that of"),
+    ("{{in,out}}/[^b]*", "out/a/x", "is in that of"),
+    ("in/*/a", "in/out", "contains that of"),
+]
+"""Paths of source and sink below a folder ``name`` that contains the symbolic link ``link`` to ``in``: the paths, and
+how the second is described."""
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize(("read", "written", "relation"), OVERLAPPING)
+async def test_a_connector_that_would_read_its_own_files_is_refused(
+    rig: Rig, tmp_path: Path, read: str, written: str, relation: str, scheme: str
+) -> None:
+    config = rig.config(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    source, sink = (f"{tmp_path}/{path.format(name=tmp_path.name)}" for path in (read, written))
+    config |= {"source.path": scheme + source, "sink.path": sink}
+    message = (
+        f"Invalid value {sink} for configuration sink.path: the connector would read its own files again, without end: "
+        f"this folder {relation} source.path, {scheme}{source}. Name two folders of which neither contains the other"
+    )
+    assert await rig.config_errors(config, ()) == {"sink.path": [message]}
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {"sink.class": "DeltaSink", "sink.path": "{folder}/in", "sink.auto.create": "true"},
+        {"sink.class": "SparkSink", "sink.format": "csv", "sink.option.Path": "{folder}/in"},
+        *({"sink.format": format_, "sink.path": "{folder}/in"} for format_ in ("csv", "json", "orc", "parquet")),
+    ],
+)
+async def test_every_sink_that_writes_a_folder_is_refused_on_the_folder_of_the_source(
+    rig: Rig, tmp_path: Path, sink: dict[str, str]
+) -> None:
+    config = {key: value for key, value in rig.config(tmp_path).items() if not key.startswith("sink.")}
+    errors = await rig.config_errors(config | {key: value.format(folder=tmp_path) for key, value in sink.items()}, ())
+    assert set(errors) == {next(key for key in sink if key.lower().endswith("path"))}
+    assert "would read its own files again" in str(errors)
+
+
+@pytest.mark.parametrize(("read", "written"), [("in", "in2"), ("in/a", "in/b"), ("in*", "out"), ("*/a", "out/b")])
+async def test_separate_folders_of_source_and_sink_are_accepted(
+    rig: Rig, tmp_path: Path, read: str, written: str
+) -> None:
+    config = rig.config(tmp_path) | {"source.path": f"{tmp_path}/{read}", "sink.path": f"{tmp_path}/{written}"}
+    assert await rig.config_errors(config, ()) == {}
+
+
+async def test_a_folder_of_bad_records_in_the_folder_of_the_source_is_refused(rig: Rig, tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "bad"
+    tolerance = {"errors.tolerance": "all", "errors.deadletterqueue.path": str(folder)}
+    assert await rig.config_errors(rig.config(tmp_path) | tolerance, ()) == {
+        "errors.deadletterqueue.path": [
+            f"The connector would read the bad records in {folder}, which overlaps source.path; name another folder"
+        ]
+    }

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,10 +26,10 @@ from coterie.spark.bad_records.tolerant_transforms import apply_transforms_toler
 from coterie.spark.columns import column_id_by_name
 from coterie.spark.connector_keys import EXACTLY_ONCE_KEY, common_connector_definition, connector_definition
 from coterie.spark.failures import error_message
+from coterie.spark.folder_overlap import overlaps_sink_folder, overlaps_source_folder, own_input_errors
 from coterie.spark.generations.split import Split
 from coterie.spark.generations.stores import UnmovablePositionStore
 from coterie.spark.jars import missing_jars_message
-from coterie.spark.paths import path_of_config_value
 from coterie.spark.plugin_list import plugin_version_errors, wrong_plugin_type_errors
 from coterie.spark.plugins import (
     ConfiguredSink,
@@ -212,7 +211,7 @@ def _source_sink_combination_errors(
 ) -> dict[str, list[str]]:
     """Errors, by key, in the combination of the source and the sink. ``earlier_errors``: the errors that were found
     before; some checks need a config without errors."""
-    errors = {} if earlier_errors else _endless_loop_errors(spark, source, sink)
+    errors = {} if earlier_errors else _endless_loop_errors(spark, source, sink) | own_input_errors(source, sink)
     if not any(key.startswith("errors.") for key in earlier_errors):
         errors |= _bad_record_key_errors(spark, config, source, sink)
     return errors
@@ -305,15 +304,14 @@ def _bad_record_key_errors(
         and (topics_key := _key_that_names_topic(source, tolerance.dead_letter_destination.topic)) is not None
     ):
         return _make_dead_letter_topic_conflict_errors(source, tolerance.dead_letter_destination.topic, topics_key)
-    if isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterFolder) and _overlaps_sink_folder(
-        sink, tolerance.dead_letter_destination.path
-    ):
-        path = tolerance.dead_letter_destination.path
-        return {
-            bad_records.DEAD_LETTER_PATH_KEY: [
-                f"Readers of the sink's folder would read the bad records in {path}; name another one"
-            ]
-        }
+    if isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterFolder):
+        path, path_key = tolerance.dead_letter_destination.path, bad_records.DEAD_LETTER_PATH_KEY
+        if overlaps_source_folder(source, path):
+            source_key = source.config.user_key("path")
+            message = f"The connector would read the bad records in {path}, which overlaps {source_key}"
+            return {path_key: [f"{message}; name another folder"]}
+        if overlaps_sink_folder(sink, path):
+            return {path_key: [f"Readers of the sink's folder would read the bad records in {path}; name another one"]}
     if not is_atomic:
         try:
             errors = queue.find_destination_errors(
@@ -331,18 +329,6 @@ def _bad_record_key_errors(
         )
         return {EXACTLY_ONCE_KEY.name: [invalid_value_message(EXACTLY_ONCE_KEY.name, "required", message)]}
     return {}
-
-
-def _overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
-    """Whether the sink has a key ``path`` and ``folder`` is the folder at this path, is in it, or contains it."""
-    if (path := sink.config.config.get(sink.config.user_key("path"))) is None:
-        return False
-    sink_folder, resolved_folder = path_of_config_value(path).resolve(), folder.resolve()
-    return (
-        sink_folder == resolved_folder
-        or sink_folder in resolved_folder.parents
-        or resolved_folder in sink_folder.parents
-    )
 
 
 def _make_dead_letter_topic_conflict_errors(
