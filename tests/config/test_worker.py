@@ -62,7 +62,7 @@ def test_every_missing_required_key_is_reported() -> None:
     for key, (message,) in raised.value.errors.items():
         assert message.startswith(f'Missing required configuration "{key}" which has no default value. It is: ')
     assert (
-        "The folder of all checkpoints, which all workers of the group reach"
+        "The folder of all checkpoints, an absolute path, by which all workers of the group reach it"
         in raised.value.errors["checkpoint.location"][0]
     )
 
@@ -148,6 +148,9 @@ def test_the_example_file_marks_each_commented_key_as_default_or_example() -> No
         ("static.tasks", "orders-2147483648", "a number from 0 to 2147483647, without leading zeros"),
         ("static.tasks", "orders-0,", "a name is missing"),
         ("checkpoint.location", "", "must not be empty"),
+        ("checkpoint.location", "checkpoints", "must be an absolute path, such as /data/checkpoints: a relative path"),
+        ("checkpoint.location", "./checkpoints", "would be another folder for each worker"),
+        ("checkpoint.location", "file:///data/checkpoints", "must be an absolute path"),
         ("inter.worker.key.ttl.ms", "-1", "must be at least 0"),
         ("inter.worker.key.ttl.ms", "1h", "not a whole number"),
         ("inter.worker.key.size", "39", "must be at least 40"),

@@ -168,7 +168,8 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     reports that it is unhealthy (`GET /health`: 500), and starts no new jobs until it is restarted. (Coterie's own
     key.)"""
     checkpoint_location: NonEmptyText
-    """The folder of all checkpoints, which all workers of the group reach by the same name. (Coterie's own key.)"""
+    """The folder of all checkpoints, an absolute path, by which all workers of the group reach it. (Coterie's own
+    key.)"""
     worker_name: NonEmptyText | None = None
     """The name of this worker in messages and on the web page; by default `host:port`. (Coterie's own key.)"""
     log_level: str = "INFO"
@@ -362,6 +363,17 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
         if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ValueError("must be one of DEBUG, INFO, WARNING, ERROR")
         return level.upper()
+
+    @field_validator("checkpoint_location")
+    @classmethod
+    def _check_checkpoint_location(cls, folder: str) -> str:
+        """Check that ``folder`` is an absolute path, and return it. The folder need not exist."""
+        if not folder.startswith("/"):
+            raise ValueError(
+                "must be an absolute path, such as /data/checkpoints: a relative path would be another folder for each "
+                "worker"
+            )
+        return folder
 
     @field_validator("jars_dir")
     @classmethod
