@@ -1,6 +1,7 @@
 """Coterie's own broker as a process that can be killed and restarted on the same port and data."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,6 +73,10 @@ class EmbeddedBroker:
         port = self._process.stdout.readline()
         assert port, f"the broker did not start; see {log.name}: {Path(log.name).read_text()[-2000:]}"
         self.port = int(port)
+
+    def delete_data(self) -> None:
+        """Delete all data of the broker, which must not run."""
+        shutil.rmtree(self._data)
 
     def kill(self) -> None:
         """Kill the process, as in a power failure, but without losing disk writes."""

@@ -5,8 +5,11 @@ import pytest
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.kafka.topics import TopicLog, TopicsClient
+from coterie.nouns.errors import WorldError
 from tests.kafka.embedded_broker import EmbeddedBroker
 
+APPEND_TIMEOUT_S = 5
+"""How long an append to a missing topic is awaited. An append that creates the topic ends within this time."""
 DEADLINE_S = 60
 KILLS = 3
 APPENDS_BETWEEN = 60
@@ -63,3 +66,30 @@ async def _follow(log: TopicLog, seen: list[TopicRecord]) -> None:
         seen.extend(progress.records)
         if seen and seen[-1].key == LAST:
             return
+
+
+async def test_a_client_that_runs_creates_no_topic_in_a_broker_that_lost_its_data(
+    mortal_broker: EmbeddedBroker,
+) -> None:
+    """The broker would create the topic with cleanup.policy=delete, and no worker could start."""
+    topics, admin = [TopicsClient([mortal_broker.bootstrap_servers], client_id=name) for name in ("old", "new")]
+    record = NewTopicRecord(key=b"key", value=b"value")
+    try:
+        log = await topics.open_log("configs", partitions=1, replication_factor=1, setting_key="config.storage.topic")
+        leader_log = topics.new_leader_log(log, transactional_id="configs")
+        await log.append([record])
+        await asyncio.to_thread(mortal_broker.kill)
+        mortal_broker.delete_data()
+        await asyncio.to_thread(mortal_broker.start)
+        await leader_log.open(transaction_timeout_ms=10_000)
+        for appending in (log, leader_log):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(APPEND_TIMEOUT_S):
+                    await appending.append([record])
+        with pytest.raises(WorldError, match="cannot describe topic configs"):
+            await admin.topic_id("configs")
+        log = await admin.open_log("configs", partitions=1, replication_factor=1, setting_key="config.storage.topic")
+        await log.append([record])
+    finally:
+        await topics.close()
+        await admin.close()

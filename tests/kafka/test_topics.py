@@ -225,8 +225,15 @@ async def test_a_topic_that_deletes_lines_is_refused_with_advice(
 ) -> None:
     """As in Connect (TopicAdmin.verifyTopicCleanupPolicyOnlyCompact)."""
     name = await topic_with_policy(bootstrap, policy)
-    with pytest.raises(WorldError, match=rf"cleanup\.policy={policy}.* set it to compact"):
+    with pytest.raises(
+        WorldError, match=rf"cleanup\.policy={policy}.* set it to compact by `kafka-configs.sh"
+    ) as raised:
         await open_log(topics, name)
+    assert (
+        f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {name} "
+        "--add-config cleanup.policy=compact`; or, if the topic has no records, delete it by `kafka-topics.sh "
+        f"--bootstrap-server {bootstrap} --delete --topic {name}`, and the worker creates it correctly; or name another"
+    ) in str(raised.value)
 
 
 @pytest.mark.parametrize("policy", ["compact,compact", ""])

@@ -76,6 +76,9 @@ class TopicsClient:
             "reconnect.backoff.max.ms": 500,
             "socket.nagle.disable": True,
             "log.connection.close": False,
+            # librdkafka's producers and admin clients create a missing topic by default, by their requests for
+            # metadata, with the broker's cleanup.policy. After the loss of all data of a broker no worker could start.
+            "allow.auto.create.topics": False,
         }
         self._servers = ",".join(bootstrap_servers)
         self._request_timeout_s = request_timeout_ms / 1000
@@ -341,9 +344,13 @@ class TopicsClient:
         policy = (entries["cleanup.policy"].value if "cleanup.policy" in entries else None) or ""
         # Without any policy, which Kafka allows, the topic keeps all records.
         if {one.strip() for one in policy.split(",")} - {"", "compact"}:
+            tool = f"--bootstrap-server {self._servers}"
             raise WorldError(
-                f"topic {topic} has cleanup.policy={policy}, which would delete records that are needed: "
-                f"set it to compact, or name another topic as {setting_key}"
+                f"topic {topic} has cleanup.policy={policy}, which would delete records that are needed: set it to "
+                f"compact by `kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic} --add-config "
+                f"cleanup.policy=compact`; or, if the topic has no records, delete it by `kafka-topics.sh {tool} "
+                f"--delete --topic {topic}`, and the worker creates it correctly; or name another topic as "
+                f"{setting_key}"
             )
 
 
