@@ -12,7 +12,7 @@ from coterie.nouns.jobs import TASKS_MAX, ConnectorName
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sources import files
 from coterie.spark.sources.rate import RateSource
-from tests.spark.conftest import Rig
+from tests.spark.conftest import Rig, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
@@ -298,5 +298,16 @@ async def test_a_folder_of_bad_records_in_the_folder_of_the_source_is_refused(ri
     assert await rig.config_errors(rig.config(tmp_path) | tolerance, ()) == {
         "errors.deadletterqueue.path": [
             f"The connector would read the bad records in {folder}, which overlaps source.path; name another folder"
+        ]
+    }
+
+
+async def test_a_folder_with_files_of_another_format_is_refused(rig: Rig, tmp_path: Path) -> None:
+    write_file(tmp_path / "out", "other.csv", [])
+    assert await rig.config_errors(rig.config(tmp_path), ()) == {
+        "sink.path": [
+            f"Invalid value {tmp_path}/out for configuration sink.path: {tmp_path}/out contains other.csv, and readers "
+            "could not read json files without partition columns beside it: set another folder, or move the other "
+            "files to another folder"
         ]
     }

@@ -20,7 +20,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks import file_copies
-from coterie.spark.sinks.file_copies import BatchCopy, SinkFolder
+from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
 from tests.spark.generations.stepped import Stage, install
 from tests.spark.sinks.file_killed import POINTS
 from tests.spark.sinks.file_owners import LINEAGE, TASK, Owners, folder_at, other_device, visible
@@ -41,6 +41,58 @@ def written(copy: BatchCopy, text: str) -> BatchCopy:
     copy.good_files.folder.mkdir(parents=True, exist_ok=True)
     (copy.good_files.folder / copy.good_files.file_name(0, ".json")).write_text(text)
     return copy
+
+
+def check_folder_with(folder: Path, path: str, *, format_: str, columns: tuple[str, ...]) -> str | None:
+    """The message about a sink's ``folder`` with this layout, after another program has written the file ``path``."""
+    (folder / path).parent.mkdir(parents=True)
+    (folder / path).touch()
+    layout = FolderLayout(format=format_, partition_columns=columns)
+    return SinkFolder(path=folder, layout=layout).incompatibility_message()
+
+
+@pytest.mark.parametrize(
+    ("path", "format_", "columns", "shown"),
+    [
+        ("a.csv", "json", (), "a.csv"),
+        ("a.json.csv.gz", "json", (), "a.json.csv.gz"),
+        ("README", "parquet", (), "README"),
+        ("day=1/a.json", "json", (), "day=1"),
+        ("a.json", "json", ("day",), "a.json"),
+        ("hour=1/a.json", "json", ("day",), "hour=1"),
+        ("day=1/hour=1/a.json", "json", ("day",), "day=1/hour=1"),
+        ("day=1/a.json", "json", ("day", "hour"), "day=1/a.json"),
+        ("day=1/a.csv", "json", ("day",), "day=1/a.csv"),
+    ],
+)
+def test_a_folder_with_files_of_another_program_in_another_layout_is_refused(
+    tmp_path: Path, path: str, format_: str, columns: tuple[str, ...], shown: str
+) -> None:
+    layout = FolderLayout(format=format_, partition_columns=columns)
+    assert check_folder_with(tmp_path / "out", path, format_=format_, columns=columns) == (
+        f"{tmp_path}/out contains {shown}, and readers could not read {layout} beside it: set another folder, or move "
+        "the other files to another folder"
+    )
+    with pytest.raises(WorldError, match=f"^sink.path={tmp_path}/out contains {shown}, and readers"):
+        SinkFolder(path=tmp_path / "out", layout=layout).take_over(LINEAGE)
+
+
+@pytest.mark.parametrize(
+    ("path", "format_", "columns"),
+    [
+        ("a.json", "json", ()),
+        ("a.json.gz", "json", ()),
+        ("a.snappy.parquet", "parquet", ()),
+        ("_SUCCESS", "json", ()),
+        (".a.json.crc", "json", ()),
+        ("c/2-l/0/a.csv", "json", ()),
+        ("Day=1/h%3D=2/a.json", "json", ("day", "h=")),
+    ],
+)
+def test_a_folder_with_files_of_another_program_in_the_same_layout_is_accepted(
+    tmp_path: Path, path: str, format_: str, columns: tuple[str, ...]
+) -> None:
+    assert check_folder_with(tmp_path / "out", path, format_=format_, columns=columns) is None
 
 
 def test_the_first_copy_of_a_batch_counts_and_names_its_files_by_task_lineage_batch_and_number(

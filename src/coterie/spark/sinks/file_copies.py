@@ -44,6 +44,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 from coterie.config.durable_files import fsync_folder
 from coterie.nouns.errors import WorldError
@@ -230,7 +231,10 @@ class SinkFolder:
 
     def incompatibility_message(self) -> str | None:
         """The reason why the folder cannot be used with this config, as a message that begins with the path: it is on
-        another device than the work folder, or contains files of another layout. None when the folder can be used."""
+        another device than the work folder, or contains files of another layout. None when the folder can be used.
+
+        The layout of the files that connectors have written is in the work folder. Before the first connector writes,
+        the files of other programs are examined (:func:`_name_of_other_layout`); later files of them are not."""
         if self.path.is_dir() and self.path.stat().st_dev != self.path.parent.stat().st_dev:
             return (
                 f"{self.path} is on another device than {self.path.parent}, in which {self.work_folder.name} is "
@@ -239,7 +243,12 @@ class SinkFolder:
         try:
             layout_json = json.loads((self.work_folder / LAYOUT_FILE).read_text())
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            if (name := _name_of_other_layout(self.path, self.layout)) is None:
+                return None
+            return (
+                f"{self.path} contains {name}, and readers could not read {self.layout} beside it: set another folder, "
+                "or move the other files to another folder"
+            )
         layout = FolderLayout(format=layout_json["format"], partition_columns=tuple(layout_json["partition_columns"]))
         if layout == self.layout:
             return None
@@ -506,6 +515,43 @@ def _iter_files(folder: Path) -> Iterator[Path]:
 
     for parent, _, names in os.walk(folder, onerror=raise_unless_missing):
         yield from (Path(parent, name) for name in names)
+
+
+def _name_of_other_layout(folder: Path, layout: FolderLayout) -> str | None:
+    """The path, in ``folder``, of a file or partition folder that readers would see and that does not belong to
+    ``layout``. None if there is none, and if the folder cannot be listed.
+
+    Of the partition folders at one level only the first one is examined further. Folders without ``=`` in the name are
+    not examined: readers do not see their files.
+    """
+    level_folder = folder
+    for column in (*layout.partition_columns, None):
+        try:
+            with os.scandir(level_folder) as scan:
+                entries = [(entry.name, entry.is_dir()) for entry in scan if not entry.name.startswith(("_", "."))]
+        except OSError:
+            return None
+        partition_folders = sorted(name for name, is_folder in entries if is_folder and "=" in name)
+        other_names = [
+            name
+            for name in partition_folders
+            if column is None or unquote(name.partition("=")[0]).lower() != column.lower()
+        ]
+        other_names += [
+            name for name, is_folder in entries if not is_folder and (column or not _has_format(name, layout.format))
+        ]
+        if other_names:
+            return str((level_folder / min(other_names)).relative_to(folder))
+        if not partition_folders:
+            return None
+        level_folder /= partition_folders[0]
+    return None
+
+
+def _has_format(file_name: str, format_: str) -> bool:
+    """Whether the suffix of ``file_name`` is that of ``format_``, before the suffix of a codec if there is one:
+    ``a.json``, ``a.json.gz``."""
+    return file_name.endswith(f".{format_}") or Path(file_name).stem.endswith(f".{format_}")
 
 
 def _move_files_and_remove_folder(source_folder: Path, target_folder: Path) -> None:
