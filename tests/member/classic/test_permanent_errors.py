@@ -29,7 +29,11 @@ from tests.member.classic.driving import SOME_WORK, MemberDriver, joined, synced
         (ErrorCode.invalid_session_timeout, ["session.timeout.ms=9000", "group.min.session.timeout.ms"]),
         (
             ErrorCode.inconsistent_group_protocol,
-            ["connect.protocol static, sessioned, compatible, default", "group.id"],
+            [
+                "connect.protocol static, sessioned, compatible, default",
+                "This worker has group.protocol=classic; set the same group.protocol (classic or connect) on all",
+                "group.id",
+            ],
         ),
         (ErrorCode.invalid_group_id, ["group.id=fleet"]),
         (ErrorCode.group_authorization_failed, ["authorized", "group.id"]),

@@ -182,7 +182,7 @@ REFUSALS = {
     ConnectErrorCode.INVALID_REQUEST: "does not accept the heartbeats of this worker: why",
     ConnectErrorCode.FENCED_INSTANCE_ID: "group.instance.id=i",
     ConnectErrorCode.GROUP_MAX_SIZE_REACHED: "group.connect.max.size",
-    ConnectErrorCode.GROUP_ID_NOT_FOUND: "set another group.id",
+    ConnectErrorCode.GROUP_ID_NOT_FOUND: r"group.protocol=connect; set .* \(classic or connect\) on all",
 }
 
 

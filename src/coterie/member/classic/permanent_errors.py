@@ -25,8 +25,10 @@ def permanent_error_reason(member: Member, error: ErrorCode) -> str | None:
             offered = ", ".join(protocol.wire_name for protocol in settings.protocols)
             return (
                 f"The group {settings.group_id} supports no protocol that this worker offers (type {PROTOCOL_TYPE}, "
-                f"connect.protocol {offered}): its members have another connect.protocol, or are not Connect workers "
-                "(for example consumers); set the same connect.protocol on all workers, or set another group.id"
+                f"connect.protocol {offered}): its members have another group.protocol or connect.protocol, or are not "
+                "Connect workers (for example consumers). This worker has group.protocol=classic; set the same "
+                "group.protocol (classic or connect) on all workers, and with classic the same connect.protocol, or "
+                "set another group.id"
             )
         case ErrorCode.invalid_group_id:
             return f"The broker does not accept group.id={settings.group_id}: set another group.id"

@@ -40,8 +40,9 @@ def permanent_error_reason(settings: MemberSettings, error: ConnectErrorCode, me
             )
         case ConnectErrorCode.GROUP_ID_NOT_FOUND:
             return (
-                f"The coordinator has no connect group {settings.group_id}, and creates none{why}; set another "
-                "group.id, or set the group.protocol of the group's other workers"
+                f"The coordinator has no connect group {settings.group_id}, and creates none{why}. This worker has "
+                "group.protocol=connect; set the same group.protocol (classic or connect) on all workers, or set "
+                "another group.id"
             )
         case _:
             return None
