@@ -51,6 +51,19 @@ async def test_a_request_is_forwarded_at_most_twice(cluster: ServedCluster) -> N
     assert (await follower.ask("POST", "/connectors?forward=true", {"name": "a", "config": CONFIG})).is_success
 
 
+@pytest.mark.parametrize("body", [{"name": "x"}, {}, {"name": "x", "config": None}])
+async def test_a_new_connector_without_config_is_refused_with_the_name_of_the_field(
+    cluster: ServedCluster, body: dict[str, str | None]
+) -> None:
+    worker = await cluster.serve()
+    answer = await worker.ask("POST", "/connectors", body)
+    message = (
+        'Missing field "config", the object with the keys of the connector: a connector has name, config, '
+        "initial_state and initial_offsets"
+    )
+    assert answer.json() == {"error_code": answer.status_code, "message": message}
+
+
 async def test_an_unreachable_source_is_a_500_and_no_config_error(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     config = {**CONFIG, "unreachable": "the database at db:5432 refuses connections"}

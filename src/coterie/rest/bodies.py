@@ -92,14 +92,17 @@ async def parse_on_thread_if_large(parse: Callable[[bytes], BodyT], body: bytes)
 def parse_new_connector(body: bytes) -> NewConnector:
     """Parse the body of ``POST /connectors``.
 
-    :raises UnreadableBodyError: when the body is not such JSON, or has an unknown field or ``initial_state``.
+    :raises UnreadableBodyError: when the body is not such JSON, or has an unknown field or ``initial_state``, or no
+        ``config``.
     :raises BadRequestError: when a value of the config other than ``name`` is null, or ``initial_offsets`` is an empty
         list.
     """
     fields = _as_json_object(_parse_json_with_number_texts(body), "a connector")
+    known = "a connector has name, config, initial_state and initial_offsets"
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state", "initial_offsets"}):
-        known = "a connector has name, config, initial_state and initial_offsets"
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": {known}')
+    if fields.get("config") is None:
+        raise UnreadableBodyError(f'Missing field "config", the object with the keys of the connector: {known}')
     name, initial_state, initial_offsets = (fields.get(key) for key in ("name", "initial_state", "initial_offsets"))
     if initial_state is not None and str(initial_state).upper() not in _TARGET_STATE_BY_INITIAL_STATE:
         raise UnreadableBodyError(
