@@ -260,6 +260,15 @@ async def test_the_line_of_a_loggers_level_contains_the_level(
     assert (refused["status"], "after" in refused) == (404, False)
 
 
+async def test_the_line_of_an_invalid_config_contains_the_number_of_errors_and_no_value(
+    cluster: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await cluster.serve()
+    await worker.ask("PUT", "/connectors/a/config", {**CONFIG, "b": None, "c": None})
+    (line,) = audit_lines(caplog)
+    assert line["message"] == ("Connector configuration is invalid and contains 2 error(s); the response lists them")
+
+
 async def test_the_line_of_a_restart_contains_its_parameters(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -377,6 +377,18 @@ async def test_requests_that_are_sent_without_waiting_for_responses_are_answered
         writer.close()
 
 
+async def test_the_log_line_of_an_invalid_request_has_the_clients_address(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(RestTls(), HTTP) as (port,):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        client_port = writer.get_extra_info("sockname")[1]
+        writer.write(b"no request\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"] == [
+        f"127.0.0.1:{client_port} - Invalid HTTP request received."
+    ]
+
+
 async def test_an_offer_of_http2_is_ignored_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Java's own HTTP client, which Strimzi uses, sends this offer with its requests."""
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"

@@ -45,7 +45,7 @@ async def check_broker_access_if_reachable(
     :raises WorldError: when a file with certificates is missing or invalid.
     """
     await cached_tls_context(security)
-    for server in bootstrap_servers:
+    for number, server in enumerate(bootstrap_servers, 1):
         try:
             await _check_access_with_retries_or_raise(
                 Address.parse(server), client_id, security, transactional_id, timeout_s=timeout_ms / 1000
@@ -54,10 +54,12 @@ async def check_broker_access_if_reachable(
             raise
         except (WorldError, TimeoutError) as error:
             logger.info(
-                "cannot check whether the broker at %s accepts this client: %s; the next of bootstrap.servers is "
-                "asked; if there is none, the worker starts without this check, and waits for a broker",
+                "cannot check whether the broker at %s accepts this client: %s; %s",
                 server,
                 str(error) or "no response in time",
+                "the worker starts without this check, and waits for a broker"
+                if number == len(bootstrap_servers)
+                else "the next of bootstrap.servers is asked",
             )
         else:
             return

@@ -40,13 +40,14 @@ class ClientFailureLogger:
         reports each lost connection as an error, but connects again by itself."""
         logger.debug(message, *arguments)
 
-    def _on_brokers_unreachable(self, error: KafkaError) -> None:
+    def _on_brokers_unreachable(self) -> None:
         """Log that no broker can be reached, at once and then every ``LOG_REPEAT_INTERVAL_S``. librdkafka reports this
-        error repeatedly while it tries to connect."""
+        error repeatedly while it tries to connect. The numbers in its text, as in "0/2 brokers are down", may
+        contradict the message, and are not logged."""
         now_s = time.monotonic()
         if not self._are_brokers_unreachable:
             self._are_brokers_unreachable, self._unreachable_since_s, self._logged_at_s = True, now_s, now_s
-            logger.warning("%s: no broker can be reached (%s); retrying", self._message_prefix, error.str())
+            logger.warning("%s: no broker can be reached; retrying", self._message_prefix)
         elif now_s - self._logged_at_s >= LOG_REPEAT_INTERVAL_S:
             self._logged_at_s = now_s
             logger.warning(
@@ -59,7 +60,7 @@ class ClientFailureLogger:
         """librdkafka calls this with each error of the handle. Only unreachable brokers, refused logins and fatal
         errors are logged: librdkafka retries after all others."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._on_brokers_unreachable(error)
+            self._on_brokers_unreachable()
         elif error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             # librdkafka retries for as long as the handle is open: log the failure only once.
             if not self._is_rejection_logged:

@@ -6,7 +6,8 @@ the request. Logger ``coterie.audit``, level INFO; the line is JSON.
 
 ``before`` is the config that the write has replaced. ``after`` is what the request has set: a config (and the initial
 state and offsets of a creation), offsets (null for a reset), or the level of a logger. Secret values are hidden. A
-refused request has a ``message`` with the first line of the reason, and neither ``before`` nor ``after``.
+refused request has a ``message`` with the first line of the reason (of an invalid config, the number of errors: the
+further lines quote its values), and neither ``before`` nor ``after``.
 
 A worker that has forwarded the request and returns the other worker's response writes no line if that response has
 the header :data:`AUDITED_HEADER`: the other worker has then written the line. The response of a Kafka Connect worker
@@ -97,8 +98,7 @@ class AuditLine:
             line |= self._after_field_or_empty(body)
         line["status"] = response.status_code
         if response.status_code >= 400:
-            # Only the first line: the further lines of an invalid config quote its values.
-            line["message"] = str(body.get("message", "")).partition("\n")[0]
+            line["message"] = _first_line(str(body.get("message", "")))
         logger.info("%s", json.dumps(line, ensure_ascii=False))
 
     def _after_field_or_empty(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -111,6 +111,15 @@ class AuditLine:
         if self.operation in _CONFIG_OPERATIONS or not self.requested_values:
             return {}
         return {"after": self.requested_values}
+
+
+def _first_line(message: str) -> str:
+    """The first line of ``message``, which contains the reason of a refusal. The further lines of an invalid config are
+    left out: they quote its values. The first line then does not announce them."""
+    first, newline, _ = message.partition("\n")
+    if not newline or not first.endswith(":"):
+        return first
+    return f"{first.removesuffix(':').replace(' the following ', ' ')}; the response lists them"
 
 
 def set_audited_header_only_if_forwarded(request: Request, response: Response) -> Response:

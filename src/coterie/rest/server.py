@@ -6,7 +6,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -279,6 +279,20 @@ class _RequestLimiter:
         self._unlogged_refusals, self._logged_at_s = 0, now_s
 
 
+class _ClientLogger(logging.LoggerAdapter[logging.Logger]):
+    """The logger of one connection: each message of uvicorn begins with the client's address and port."""
+
+    @property
+    def level(self) -> int:
+        """The level of the logger, which uvicorn compares."""
+        return self.logger.level
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        client = (self.extra or {}).get("client")
+        host, port = client if isinstance(client, tuple) else ("unknown client", 0)
+        return f"{format_host_for_url(host)}:{port} - {msg}", kwargs
+
+
 class _RestConnectionProtocol(H11Protocol):
     """Serves one HTTP connection. Puts the name in the client's certificate into the state of each request.
 
@@ -296,6 +310,7 @@ class _RestConnectionProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.logger = _ClientLogger(self.logger, {"client": self.client})  # type: ignore[assignment]
         self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._update_wait_and_time_limit)
         name = peer_distinguished_name(transport.get_extra_info("ssl_object"))
         if name is not None:

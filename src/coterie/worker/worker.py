@@ -216,7 +216,9 @@ class Worker:
             id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]), attempt=attempt
         )
         if self.phase is WorkerPhase.STARTING and not isinstance(request, Write):
-            return RequestRefused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.startup_step}")
+            return RequestRefused(
+                problem=Problem.STARTING, message=f"Worker is still starting up: it is {self.startup_step}"
+            )
         if self.phase is WorkerPhase.ENDED:
             return RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
