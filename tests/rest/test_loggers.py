@@ -153,7 +153,7 @@ async def test_a_level_that_a_starting_worker_cannot_write_within_the_time_limit
     worker = await cluster.serve(runtime=runtime, wait=False)
     await until(lambda: worker.running.worker.startup_step == "starting the task runtime")
     status, body = await put(worker, '{"level": "DEBUG"}', "?scope=cluster")
-    message = "Worker is still starting up: it is starting the task runtime"
+    message = "Worker is still starting up. It is starting the task runtime"
     assert (status, body) == (503, {"error_code": 503, "message": message})
     assert not cluster.config_log.latest()
     runtime.opens.set()

@@ -217,7 +217,7 @@ class Worker:
         )
         if self.phase is WorkerPhase.STARTING and not isinstance(request, Write):
             return RequestRefused(
-                problem=Problem.STARTING, message=f"Worker is still starting up: it is {self.startup_step}"
+                problem=Problem.STARTING, message=f"Worker is still starting up. It is {self.startup_step}"
             )
         if self.phase is WorkerPhase.ENDED:
             return RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")

@@ -62,7 +62,7 @@ def script_of(tmp_path: Path) -> Iterator[Callable[[str], script.DemoRun]]:
 def test_the_startup_steps_of_the_workers_are_printed(
     script_of: Callable[[str], script.DemoRun], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    starting = "Worker is still starting up: it is starting the task runtime"
+    starting = "Worker is still starting up. It is starting the task runtime"
     with http_server(StartupSteps(starting, starting, "").answer) as url:
         script_of(url)._wait_until_workers_started({0})
     lines = [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
@@ -74,14 +74,14 @@ def test_workers_that_do_not_start_are_reported_with_cause_and_remedy(
 ) -> None:
     monkeypatch.setattr(script, "START_TIMEOUT_S", 0.3)
     with (
-        http_server(StartupSteps("Worker is still starting up: it is starting the task runtime").answer) as url,
+        http_server(StartupSteps("Worker is still starting up. It is starting the task runtime").answer) as url,
         pytest.raises(WorldError, match=r"have not started \(worker-0: Spark is starting\)\. .*End other programs"),
     ):
         script_of(url)._wait_until_workers_started({0})
 
 
 def test_a_worker_that_ends_during_its_start_ends_the_wait(script_of: Callable[[str], script.DemoRun]) -> None:
-    with http_server(StartupSteps("Worker is still starting up: it is awaiting startup").answer) as url:
+    with http_server(StartupSteps("Worker is still starting up. It is awaiting startup").answer) as url:
         demo = script_of(url)
         demo._fleet.workers[1] = demo._children.start_python("worker-1", ["-c", "raise SystemExit(3)"])
         with pytest.raises(WorldError, match="worker-1 ended during startup"):

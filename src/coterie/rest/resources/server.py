@@ -57,7 +57,7 @@ class ServerResource:
         :data:`HEALTH_TIMEOUT_S`; 500 when the herder does not respond in time or refuses, for example because the
         worker has ended, and when too many threads of the worker hang in plug-ins."""
         if self._worker.phase is WorkerPhase.STARTING:
-            return _health_response(503, "starting", f"Worker is still starting up: it is {self._worker.startup_step}")
+            return _health_response(503, "starting", f"Worker is still starting up. It is {self._worker.startup_step}")
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 answer = await self._worker.ask(DescribeWorker())
