@@ -19,6 +19,7 @@ from coterie.assignors.plan import (
     MemberJoins,
     MemberLeaves,
     Plan,
+    RestartReason,
     StartReason,
     apply_change,
     compute_plan,
@@ -48,7 +49,7 @@ def plan_and_moves(
 
 def test_a_plan_without_changes_moves_nothing() -> None:
     found, moves = plan_and_moves(THREE)
-    assert (moves, found.round_count, found.waiting_ms, found.revoked_job_count) == ([], 0, 0, 0)
+    assert (moves, found.round_count, found.waiting_ms, found.stopped_job_count) == ([], 0, 0, 0)
     assert found.owned_after == {member: view.owned for member, view in THREE.members.items()}
 
 
@@ -73,7 +74,7 @@ def test_a_new_worker_gets_its_share_and_nothing_else_is_stopped() -> None:
     )
     found, moves = plan_and_moves(snapshot, MemberJoins(member=W2))
     assert [(move[1:]) for move in moves] == [(W1, W2, "balance")] * 2
-    assert found.revoked_job_count == 2
+    assert found.stopped_job_count == 2
     assert {(move.stop_round, move.start_round, move.unassigned_ms) for move in found.moves} == {(1, 2, 0)}
 
 
@@ -83,7 +84,7 @@ def test_the_jobs_of_a_departed_worker_are_deferred_for_the_whole_delay() -> Non
     assert {move[1] for move in moves} == {W2}
     assert {move.reason for move in found.moves} == {StartReason.LOST}
     assert {move.unassigned_ms for move in found.moves} == {300_000}
-    assert (found.revoked_job_count, found.waiting_ms) == (0, 300_000)
+    assert (found.stopped_job_count, found.waiting_ms) == (0, 300_000)
 
 
 def test_already_deferred_jobs_wait_only_for_the_remaining_delay() -> None:
@@ -120,6 +121,37 @@ def test_connectors_can_be_created_and_deleted() -> None:
     assert {move.to_member for move in found.moves if move.reason is RevocationReason.DELETED} == {None}
 
 
+def test_another_number_of_tasks_restarts_every_task_of_the_connector_that_a_round_does_not_stop() -> None:
+    snapshot = GroupSnapshot(
+        configured_jobs=parse_jobs("AC0 AT0 AT1 BT0"),
+        members={W1: MemberSpec(owned=parse_jobs("AC0 AT0")), W2: MemberSpec(owned=parse_jobs("AT1 BT0"))},
+    )
+
+    def resized(task_count: int, *changes: GroupChange) -> tuple[Plan, list[tuple[str, str | None, str | None, str]]]:
+        resize = ConnectorCreatedOrResized(connector=ConnectorName("A"), task_count=task_count)
+        return plan_and_moves(snapshot, resize, *changes)
+
+    found, moves = resized(4)
+    assert {move for move in moves if move[3] != "new"} == {
+        ("A-0", W1, W1, "resplit"),
+        ("A-1", W2, W2, "resplit"),
+    }
+    assert found.stopped_job_count == 2
+    assert {(move.stop_round, move.start_round) for move in found.moves if move.reason is RestartReason.RESPLIT} == {
+        (None, None)
+    }
+    found, moves = resized(1)
+    assert {("A-0", W1, W1, "resplit"), ("A-1", W2, None, "deleted")} <= set(moves)
+    found, moves = resized(2)
+    assert (moves, found.stopped_job_count) == ([], 0), "the split does not change"
+    found, moves = resized(3, MemberDrains(member=W1))
+    assert [move for move in moves if move[0] == "A-0"] == [("A-0", W1, W2, "drain")]
+    assert found.stopped_job_count == 3, "A, A-0 and A-1: each of them once"
+    found, moves = resized(3, MemberLeaves(member=W1))
+    assert ("A-0", W1, W2, "lost") in moves
+    assert found.stopped_job_count == 1
+
+
 def test_when_the_last_worker_leaves_all_jobs_are_unassigned() -> None:
     alone = GroupSnapshot(configured_jobs=parse_jobs("AC0"), members={W1: MemberSpec(owned=parse_jobs("AC0"))})
     found, moves = plan_and_moves(alone, MemberLeaves(member=W1))
@@ -132,7 +164,7 @@ def test_a_limit_of_moves_per_rebalance_increases_the_number_of_rebalances() -> 
     policy = RebalancePolicy(moves_per_round_max=2, round_interval_ms=1_000)
     snapshot = GroupSnapshot(configured_jobs=jobs, members={W1: MemberSpec(owned=jobs)}, policy=policy)
     found, _ = plan_and_moves(snapshot, MemberJoins(member=W2))
-    assert found.revoked_job_count == 5
+    assert found.stopped_job_count == 5
     assert found.waiting_ms == 2_000
     assert max(move.start_round or 0 for move in found.moves) == found.round_count
 
@@ -145,6 +177,7 @@ CHANGES = st.lists(
             MemberDrains(member=W1),
             MemberChangesClaims(member=W3, jobs=parse_jobs("BC0")),
             ConnectorCreatedOrResized(connector=ConnectorName("C"), task_count=5),
+            ConnectorCreatedOrResized(connector=ConnectorName("B"), task_count=3),
             ConnectorDeleted(connector=ConnectorName("A")),
             MemberLeaves(member=W2),
         ]

@@ -6,7 +6,7 @@ change comes in between, a worker does not stop its jobs in time, or a worker th
 id that breaks a tie in another way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -69,7 +69,9 @@ class MemberChangesClaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorCreatedOrResized:
-    """A connector is created, or an existing connector gets another number of tasks."""
+    """A connector is created, or an existing connector gets another number of tasks. The existing tasks of such a
+    connector stop and start again (:attr:`RestartReason.RESPLIT`), because each of them gets another part of the
+    source."""
 
     connector: ConnectorName
     task_count: int
@@ -125,23 +127,31 @@ class StartReason(StrEnum):
     """The worker that ran the job leaves the group, or has left it already and the job waits."""
 
 
+class RestartReason(StrEnum):
+    """Why a task stops that no round revokes, and starts again on the same worker."""
+
+    RESPLIT = "resplit"
+    """The task's connector gets another number of tasks, so its source is divided between the tasks again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One job that moves: a round stops it or starts it, its member leaves the group, or it waits for a departed member
     in the snapshot. In the last two cases the job is a move also if no round starts it again. The two members are those
     that run the job in the snapshot and in the end; the two rounds are the first that stops it and the last that starts
-    it. Each of them is None if there is no such member or round."""
+    it. Each of them is None if there is no such member or round. A task that only restarts (:class:`RestartReason`)
+    is a move from its member to the same member, without rounds."""
 
     job: Job
     from_member: MemberId | None
     """The member that runs the job in the snapshot; None when no member runs it there."""
     to_member: MemberId | None
     """The member that runs the job in the end; None when no member will."""
-    reason: RevocationReason | StartReason
+    reason: RevocationReason | StartReason | RestartReason
     """Why the job stops or, if no member runs it or its member leaves the group, why it starts."""
     stop_round: int | None
-    """The first round that stops the job, counted from 1; None when no round stops it, because no member runs it or
-    its member leaves the group."""
+    """The first round that stops the job, counted from 1; None when no round stops it, because no member runs it, its
+    member leaves the group, or the job only restarts."""
     start_round: int | None
     """The last round that starts the job, counted from 1; None when no round does."""
     unassigned_ms: int
@@ -165,9 +175,10 @@ class Plan:
     """The jobs of each member in the end."""
 
     @property
-    def revoked_job_count(self) -> int:
-        """The number of running jobs that a round stops; jobs of a member that leaves the group are not counted."""
-        return sum(move.stop_round is not None for move in self.moves)
+    def stopped_job_count(self) -> int:
+        """The number of running jobs that a round or a re-split stops; jobs of a member that leaves the group are not
+        counted."""
+        return sum(move.stop_round is not None or isinstance(move.reason, RestartReason) for move in self.moves)
 
 
 def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Plan:
@@ -228,6 +239,13 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
             now_ms += outcome.next_round_timer_ms
     else:
         unassigned = dict.fromkeys(changed_snapshot.configured_jobs, "the group has no workers")
+    for task in _restarting_tasks(snapshot.configured_jobs, changes):
+        if (owner := owner_by_job.get(task)) in members and task in changed_snapshot.configured_jobs:
+            # A task that a round stops or starts is not counted twice.
+            progress_by_job.setdefault(
+                task,
+                _JobProgress(from_member=owner, to_member=owner, reason=RestartReason.RESPLIT, unowned_since_ms=0),
+            )
     return Plan(
         moves=tuple(progress_by_job[job].as_move(job) for job in Jobs.of(progress_by_job)),
         round_count=rounds,
@@ -242,7 +260,7 @@ class _JobProgress:
     """The effects of the rounds on one job so far."""
 
     from_member: MemberId | None
-    reason: RevocationReason | StartReason
+    reason: RevocationReason | StartReason | RestartReason
     unowned_since_ms: int
     """Since when no member runs the job, in ms after the snapshot."""
     to_member: MemberId | None = None
@@ -289,6 +307,15 @@ def _note_moves_of_round(
             )
             progress.to_member, progress.start_round = member, round_number
             progress.unassigned_ms += now_ms - progress.unowned_since_ms
+
+
+def _restarting_tasks(configured: Jobs, changes: Sequence[GroupChange]) -> Iterator[ConnectorTaskId]:
+    """Yield the tasks in ``configured`` of each connector whose number of tasks ``changes`` change."""
+    for change in changes:
+        if isinstance(change, ConnectorCreatedOrResized):
+            tasks = _jobs_of_connector(change.connector, configured).tasks
+            if len(tasks) != change.task_count:
+                yield from tasks
 
 
 def _jobs_of_connector(connector: ConnectorName, jobs: Jobs) -> Jobs:

@@ -12,16 +12,19 @@ import pytest
 from coterie.__main__ import main
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.group.descriptions import parse_group_description
+from coterie.cli.plan import preview
 from coterie.cli.plan.preview import to_group_with_member_names
 from coterie.herder.requests.views import DeferredJobs
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
+from coterie.spark.plugins import source_by_name
+from tests.cli.answers import http_server
 from tests.cli.command import ENVIRONMENT, coterie
 from tests.cli.group import as_json, member, view
 
 _NAMED_TWICE = (
-    "The options --create and --delete name a connector twice; name each connector only once in both together"
+    "The options --create, --resize and --delete name a connector twice; name each connector only once in all together"
 )
 
 
@@ -136,6 +139,10 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
         (("--create", "C=0"), "--create C=0: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
         (("--create", "C=1", "--create", "C=2"), _NAMED_TWICE),
         (("--create", "A=1", "--delete", "A"), _NAMED_TWICE),
+        (("--create", "A=1", "--resize", "A=2"), _NAMED_TWICE),
+        (("--resize", "B=1", "--delete", "B"), _NAMED_TWICE),
+        (("--resize", "A"), "--resize A: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
+        (("--resize", "C=2"), "--resize C=2: the group has no connector C; for a new connector use --create C=2"),
         (("--delete", "C"), "--delete C: the group has no connector C"),
         (("--claim-tasks", "one=B"), "--claim-tasks of one: 'B' is not <connector>-<task number>"),
         (
@@ -148,6 +155,11 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
             "--claim-connectors of one: a name is missing before or after a comma",
         ),
         (("--claim-connectors", "A"), "--claim-connectors A: use WORKER=NAMES, for example worker-1=orders,payments"),
+        (("--remove", "two", "--remove", "two"), "--remove two is given twice; name each worker only once"),
+        (
+            ("--drain", "two", "--drain", "two:8083"),
+            "--drain two:8083 and --drain two name the same worker; name each worker only once",
+        ),
         (("--remove", "one", "--drain", "one"), "one cannot be removed and also drained or given claims"),
         (("--remove", "one", "--drain", "one:8083"), "one cannot be removed and also drained or given claims"),
         (("--remove", "one", "--claim-tasks", "id-of-one="), "one cannot be removed and also drained or given claims"),
@@ -164,7 +176,9 @@ _ALL_UNASSIGNED = "0 of 5 jobs would be stopped, 5 would be unassigned; 0 rounds
     ("options", "summary"),
     [
         (("--delete", "A", "--delete", "B"), "5 of 5 jobs would be stopped; 1 round."),
-        (("--create", "A=1"), "1 of 5 jobs would be stopped; 1 round."),
+        (("--create", "A=1"), "2 of 5 jobs would be stopped; 1 round."),
+        (("--resize", "A=1"), "2 of 5 jobs would be stopped; 1 round."),
+        (("--resize", "B=1"), "Nothing would move."),
         (("--remove", "one", "--remove", "two", "--remove", "three"), _ALL_UNASSIGNED),
         (("--create", "C=1"), "0 of 5 jobs would be stopped; 1 round."),
     ],
@@ -175,12 +189,64 @@ def test_stopped_jobs_are_counted_among_the_current_jobs(
     assert summary in plan(file, *options).stdout.splitlines()
 
 
-def test_a_changed_number_of_tasks_is_planned_with_a_warning(plan: Plan, file: Path) -> None:
+def test_another_number_of_tasks_prints_each_task_that_stops_and_starts_again(plan: Plan, file: Path) -> None:
+    output = plan(file, "--resize", "A=3").stdout
+    restarts = [line.split() for line in output.splitlines() if "its connector is split again" in line]
+    assert [line[:3] for line in restarts] == [["A-0", "one", "one"], ["A-1", "two", "two"]]
+    assert "2 of 5 jobs would be stopped; 1 round." in output
+    described = json.loads(plan(file, "--resize", "A=3", "--json").stdout)
+    assert described["stopped"] == 2
+    assert {"connector": "A", "task": 1, "from": "two", "to": "two", "why": "resplit"}.items() <= (
+        described["moves"][1].items()
+    )
+    assert described["moves"][1]["stops_in_round"] is None
+
+
+def test_without_the_sources_each_changed_number_of_tasks_has_a_warning(plan: Plan, file: Path) -> None:
     assert plan(file, "--create", "A=1").stderr == (
         "A has 2 tasks. If it is a RateSource or PythonSource whose tasks have been started, a config with 1 task is "
         "refused (HTTP 400): delete the connector first, or create one with another name.\n"
     )
     assert plan(file, "--create", "A=2").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "source"),
+    [
+        ({"connector.class": "FileSource"}, None),
+        ({"connector.class": "FileSink"}, None),
+        ({"connector.class": "coterie.spark.sources.rate.RateSource"}, "RateSource"),
+        ({"connector.class": "RateSource", "source.class": "FileSource"}, "RateSource"),
+        ({"connector.class": "FileSink", "source.class": "PythonSource"}, "PythonSource"),
+    ],
+)
+def test_a_refusal_of_another_number_of_tasks_is_predicted_only_for_a_source_with_a_fixed_split(
+    config: dict[str, str], source: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths: list[str] = []
+
+    def answer(method: str, path: str) -> tuple[int, bytes]:
+        paths.append(path)
+        return 200, (json.dumps(config) if path.startswith("/connectors/") else as_json(view())).encode()
+
+    with http_server(answer) as url:
+        options = preview.ChangeOptions(resize=("A=1", "B=1"), create=("C=1",))
+        preview.show_plan(options, url=url, file=None, as_json=False)
+    assert paths == ["/coterie/group", "/connectors/A/config"], "only the connector whose number of tasks changes"
+    assert capsys.readouterr().err == (
+        ""
+        if source is None
+        else f"A is a {source} with 2 tasks. If its tasks have been started, a config with 1 task is refused (HTTP "
+        "400): delete the connector first, or create one with another name.\n"
+    )
+
+
+def test_the_plan_knows_every_source_with_a_fixed_split() -> None:
+    assert set(preview.SOURCES_WITH_FIXED_SPLIT) == {
+        source.__name__
+        for source in source_by_name().values()
+        if source.has_fixed_split and source.__module__.startswith("coterie.")
+    }
 
 
 def test_one_waiting_job_is_reported_in_the_singular(plan: Plan, tmp_path: Path) -> None:

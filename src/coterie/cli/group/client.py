@@ -4,7 +4,7 @@ import errno
 import socket
 import sys
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from urllib.parse import quote
 
 import httpx
@@ -12,6 +12,7 @@ import httpx
 from coterie.cli.group.descriptions import (
     GroupDescription,
     OrderResponse,
+    parse_connector_config,
     parse_group_description,
     parse_order_response,
     parse_paused_or_stopped_connectors,
@@ -24,6 +25,7 @@ from coterie.cli.rest_request import (
     tls_failure_message,
 )
 from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import ConnectorName
 
 _POLL_INTERVAL_S = 0.2
 WAIT_MESSAGE_AFTER_S = 1.0
@@ -127,6 +129,17 @@ class GroupRestClient:
         if response is None or not response.is_success:
             raise WorldError(reason)
         return parse_paused_or_stopped_connectors(response.content, source=f"The response of {response.url}")
+
+    def connector_config(self, connector: ConnectorName) -> Mapping[str, str | None]:
+        """The config of ``connector``.
+
+        :raises WorldError: when no worker responds, or with the message of an error response, for example because the
+            connector does not exist.
+        """
+        response, reason = self._request_from_any_worker("GET", f"/connectors/{quote(connector, safe='')}/config")
+        if response is None or not response.is_success:
+            raise WorldError(reason)
+        return parse_connector_config(response.content, source=f"The response of {response.url}")
 
     def refuses_connections(self, url: str) -> bool:
         """Whether no process listens at ``url``: the connection is refused, or there is no route to the host, or its

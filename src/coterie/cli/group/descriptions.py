@@ -1,6 +1,6 @@
 """Parsed responses of ``GET /coterie/group`` (`docs/rest.md`), from a worker or from a file, and of other requests."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -187,6 +187,16 @@ def parse_paused_or_stopped_connectors(data: bytes, *, source: str) -> Set[str]:
         TypeAdapter(dict[str, _ExpandedConnector]), data, message=f"{source} is not a valid list of connectors"
     )
     return {name for name, connector in statuses.items() if connector.status.connector.state in {"PAUSED", "STOPPED"}}
+
+
+def parse_connector_config(data: bytes, *, source: str) -> Mapping[str, str | None]:
+    """The config of a connector, from a response of ``GET /connectors/{connector}/config``.
+
+    :raises WorldError: when ``data`` is not such a response.
+    """
+    return _parse_response(
+        TypeAdapter(dict[str, str | None]), data, message=f"{source} is not a valid config of a connector"
+    )
 
 
 def _parse_response(response_type: TypeAdapter[T], data: str | bytes, *, message: str, hint: str = "") -> T:

@@ -39,7 +39,15 @@ def plan(
     create: Annotated[
         OptionValues | None,
         typer.Option(
-            "--create", metavar="NAME=TASKS", help="This connector is created, or its number of tasks changes."
+            "--create", metavar="NAME=TASKS", help="This connector is created; an existing one as with --resize."
+        ),
+    ] = None,
+    resize: Annotated[
+        OptionValues | None,
+        typer.Option(
+            "--resize",
+            metavar="NAME=TASKS",
+            help="This connector gets another number of tasks: each of its present tasks stops and starts again.",
         ),
     ] = None,
     delete: Annotated[
@@ -73,6 +81,7 @@ def plan(
         claim_connectors=claim_connectors or (),
         claim_tasks=claim_tasks or (),
         create=create or (),
+        resize=resize or (),
         delete=delete or (),
     )
     plan_.show_plan(options, url=url, file=file, as_json=as_json)

@@ -4,7 +4,8 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from coterie.assignors.plan import (
     MemberLeaves,
     Move,
     Plan,
+    RestartReason,
     StartReason,
     apply_change,
     compute_plan,
@@ -44,7 +46,7 @@ from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskI
 from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
 
-_TEXT_BY_REASON: Mapping[RevocationReason | StartReason, str] = {
+_TEXT_BY_REASON: Mapping[RevocationReason | StartReason | RestartReason, str] = {
     RevocationReason.DELETED: "it is deleted",
     RevocationReason.DUPLICATE: "another worker runs it, too",
     RevocationReason.CLAIM: "static assignments (KIP-987)",
@@ -53,7 +55,11 @@ _TEXT_BY_REASON: Mapping[RevocationReason | StartReason, str] = {
     RevocationReason.REPEATED: "revoked already",
     StartReason.NEW: "no worker ran it",
     StartReason.LOST: "its worker has left",
+    RestartReason.RESPLIT: "its connector is split again",
 }
+SOURCES_WITH_FIXED_SPLIT = ("RateSource", "PythonSource")
+"""The sources whose number of tasks cannot change once the tasks have checkpoints. `Source.has_fixed_split` is the same
+list, but importing the sources imports pyspark, which takes longer than the plan."""
 
 
 # -- the group -------------------------------------------------------------------------------------------------------
@@ -171,6 +177,7 @@ class ChangeOptions:
     claim_connectors: Sequence[str] = ()
     claim_tasks: Sequence[str] = ()
     create: Sequence[str] = ()
+    resize: Sequence[str] = ()
     delete: Sequence[str] = ()
 
 
@@ -188,20 +195,30 @@ def to_group_changes(options: ChangeOptions, group: GroupWithMemberNames) -> lis
     def find_member(text: str) -> MemberId:
         return joining_members[text] if text in joining_members else group.find_member(text)
 
-    task_counts = dict(_parse_create_option(text) for text in options.create)
-    if len(task_counts) < len(options.create) or task_counts.keys() & set(options.delete):
+    resized_connectors = [_parse_task_count("--resize", text) for text in options.resize]
+    task_count_changes = [*(_parse_task_count("--create", text) for text in options.create), *resized_connectors]
+    task_counts = dict(task_count_changes)
+    if len(task_counts) < len(task_count_changes) or task_counts.keys() & set(options.delete):
         raise WorldError(
-            "The options --create and --delete name a connector twice; name each connector only once in both together"
+            "The options --create, --resize and --delete name a connector twice; name each connector only once in all "
+            "together"
         )
+    for connector, tasks in resized_connectors:
+        if connector not in group.snapshot.configured_jobs.connectors:
+            raise WorldError(
+                f"--resize {connector}={tasks}: the group has no connector {connector}; for a new connector use "
+                f"--create {connector}={tasks}"
+            )
     for name in options.delete:
         if name not in group.snapshot.configured_jobs.connectors:
             raise WorldError(f"--delete {name}: the group has no connector {name}")
     claims: dict[MemberId, Jobs] = {}
     for worker, jobs in _parse_claim_options(options):
         claims[find_member(worker)] = claims.get(find_member(worker), NO_JOBS) | jobs
-    drains = [find_member(worker) for worker in options.drain]
-    for worker in options.remove:
-        if group.find_member(worker) in {*drains, *claims}:
+    drains = _find_each_once("--drain", options.drain, find_member)
+    removals = _find_each_once("--remove", options.remove, group.find_member)
+    for worker, member in zip(options.remove, removals, strict=True):
+        if member in {*drains, *claims}:
             raise WorldError(f"{worker} cannot be removed and also drained or given claims")
     if group.protocol < ConnectProtocol.STATIC and (drains or claims):
         raise WorldError(
@@ -214,8 +231,24 @@ def to_group_changes(options: ChangeOptions, group: GroupWithMemberNames) -> lis
         *(ConnectorDeleted(connector=ConnectorName(name)) for name in options.delete),
         *(MemberChangesClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
         *(MemberDrains(member=member) for member in drains),
-        *(MemberLeaves(member=group.find_member(worker)) for worker in options.remove),
+        *(MemberLeaves(member=member) for member in removals),
     ]
+
+
+def _find_each_once(option: str, workers: Sequence[str], find_member: Callable[[str], MemberId]) -> Sequence[MemberId]:
+    """The members that ``workers``, the values of ``option``, name, in their order.
+
+    :raises WorldError: when two values name the same worker, or ``find_member`` raises it.
+    """
+    worker_by_member: dict[MemberId, str] = {}
+    for worker in workers:
+        member = find_member(worker)
+        if member in worker_by_member:
+            former_text = worker_by_member[member]
+            problem = "is given twice" if worker == former_text else f"and {option} {former_text} name the same worker"
+            raise WorldError(f"{option} {worker} {problem}; name each worker only once")
+        worker_by_member[member] = worker
+    return list(worker_by_member)
 
 
 def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: GroupWithMemberNames) -> None:
@@ -232,14 +265,14 @@ def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: G
         raise WorldError(f"The group has a worker {name} already; give the new worker another name")
 
 
-def _parse_create_option(text: str) -> tuple[ConnectorName, int]:
-    """Parse the value of ``--create``: NAME=TASKS.
+def _parse_task_count(option: str, text: str) -> tuple[ConnectorName, int]:
+    """Parse ``text``, the value of ``option`` (``--create`` or ``--resize``): NAME=TASKS.
 
     :raises WorldError: when ``text`` is not of this form, or the number of tasks is out of range.
     """
     name, _, tasks = text.rpartition("=")
     if not (name and re.fullmatch("[0-9]{1,6}", tasks) and 1 <= int(tasks) <= TASKS_MAX):
-        raise WorldError(f"--create {text}: use NAME=TASKS, for example orders=4; 1 to {TASKS_MAX} tasks")
+        raise WorldError(f"{option} {text}: use NAME=TASKS, for example orders=4; 1 to {TASKS_MAX} tasks")
     return ConnectorName(name), int(tasks)
 
 
@@ -272,26 +305,29 @@ def show_plan(options: ChangeOptions, *, url: str, file: Path | None, as_json: b
     :raises WorldError: when the group cannot be read, its protocol is eager, or a requested change is not possible in
         this group.
     """
-    if file is None:
-        with GroupRestClient(url) as group:
-            named_group = to_group_with_member_names(group.describe_group(), source=f"The response of {url}")
-    else:
-        named_group = to_group_with_member_names(
-            parse_group_description(_read_file_or_stdin(file), source=str(file)), source=str(file)
-        )
-    if named_group.protocol is ConnectProtocol.EAGER:
-        raise WorldError(
-            "The group's protocol is eager: in each rebalance every job is stopped and assigned from scratch, "
-            "so there is no plan"
-        )
-    changes = to_group_changes(options, named_group)
+    with ExitStack() as stack:
+        client: GroupRestClient | None = None
+        if file is None:
+            client = stack.enter_context(GroupRestClient(url))
+            named_group = to_group_with_member_names(client.describe_group(), source=f"The response of {url}")
+        else:
+            named_group = to_group_with_member_names(
+                parse_group_description(_read_file_or_stdin(file), source=str(file)), source=str(file)
+            )
+        if named_group.protocol is ConnectProtocol.EAGER:
+            raise WorldError(
+                "The group's protocol is eager: in each rebalance every job is stopped and assigned from scratch, "
+                "so there is no plan"
+            )
+        changes = to_group_changes(options, named_group)
+        warnings = list(_fixed_split_warnings(changes, named_group.snapshot, client))
     names = {**named_group.name_by_member_id, **{MemberId(name): name for name in options.add}}
     computed_plan = compute_plan(named_group.snapshot, changes)
     changed_snapshot = named_group.snapshot
     for change in changes:
         changed_snapshot = apply_change(changed_snapshot, change)
     _warn_about_claims_on_unknown_jobs(changes, changed_snapshot, names)
-    _warn_about_changed_task_counts(changes, named_group.snapshot)
+    sys.stderr.writelines(warnings)
     if as_json:
         json.dump(_plan_json(computed_plan, names), sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -325,22 +361,43 @@ def _warn_about_claims_on_unknown_jobs(
                 sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {job_kind} {job} now\n")
 
 
-def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: GroupSnapshot) -> None:
-    """Print a warning for each existing connector whose number of tasks would change: if its tasks have checkpoints and
-    its source has a fixed split (`RateSource`, `PythonSource`), the REST API refuses the config of such a change.
+def _fixed_split_warnings(
+    changes: Sequence[GroupChange], snapshot: GroupSnapshot, client: GroupRestClient | None
+) -> Iterator[str]:
+    """Yield a warning, as a line, for each existing connector whose number of tasks would change and whose source has a
+    fixed split: if its tasks have checkpoints, the REST API refuses the config of such a change.
 
-    The description of a group contains neither the sources nor whether there are checkpoints, so the warning is printed
-    for each such connector.
+    ``client`` reads the connectors' sources. If it is None, the group is from a file, which does not contain the
+    sources: then there is a warning for each existing connector whose number of tasks would change.
+
+    :raises WorldError: see :meth:`.GroupRestClient.connector_config`.
     """
     for change in changes:
         if isinstance(change, ConnectorCreatedOrResized) and change.connector in snapshot.configured_jobs.connectors:
             task_count = sum(task.connector == change.connector for task in snapshot.configured_jobs.tasks)
-            if task_count != change.task_count:
-                sys.stderr.write(
-                    f"{change.connector} has {_count_text(task_count, 'task')}. If it is a RateSource or PythonSource "
-                    f"whose tasks have been started, a config with {_count_text(change.task_count, 'task')} is refused "
-                    "(HTTP 400): delete the connector first, or create one with another name.\n"
+            if task_count == change.task_count:
+                continue
+            consequence = (
+                f"a config with {_count_text(change.task_count, 'task')} is refused (HTTP 400): delete the connector "
+                "first, or create one with another name.\n"
+            )
+            if client is None:
+                yield (
+                    f"{change.connector} has {_count_text(task_count, 'task')}. If it is a "
+                    f"{' or '.join(SOURCES_WITH_FIXED_SPLIT)} whose tasks have been started, {consequence}"
                 )
+            elif source := _source_with_fixed_split(client.connector_config(change.connector)):
+                yield (
+                    f"{change.connector} is a {source} with {_count_text(task_count, 'task')}. If its tasks have "
+                    f"been started, {consequence}"
+                )
+
+
+def _source_with_fixed_split(config: Mapping[str, str | None]) -> str | None:
+    """Which of :data:`SOURCES_WITH_FIXED_SPLIT` a connector with ``config`` has; None if the connector has another
+    source."""
+    class_names = ((config.get(key) or "").strip().rpartition(".")[2] for key in ("connector.class", "source.class"))
+    return next((name for name in class_names if name in SOURCES_WITH_FIXED_SPLIT), None)
 
 
 def _drains_that_would_wait(computed_plan: Plan, changed_snapshot: GroupSnapshot) -> Iterable[tuple[MemberId, str]]:
@@ -378,7 +435,7 @@ def _plan_json(computed_plan: Plan, names: Mapping[MemberId, str]) -> dict[str, 
             }
             for move in computed_plan.moves
         ],
-        "stopped": computed_plan.revoked_job_count,
+        "stopped": computed_plan.stopped_job_count,
         "rounds": computed_plan.round_count,
         "lasts_ms": computed_plan.waiting_ms,
         "unassigned": [
@@ -406,7 +463,7 @@ def _print_plan(
         console.print(table)
         waiting_count = sum(move.reason is StartReason.LOST and move.unassigned_ms > 0 for move in computed_plan.moves)
         console.print(
-            f"\n{computed_plan.revoked_job_count} of {_count_text(job_count, 'job')} would be stopped"
+            f"\n{computed_plan.stopped_job_count} of {_count_text(job_count, 'job')} would be stopped"
             + (
                 f", {len(computed_plan.reason_by_unassigned_job)} would be unassigned"
                 if computed_plan.reason_by_unassigned_job
