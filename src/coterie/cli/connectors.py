@@ -5,16 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie.cli.console import make_console
 from coterie.cli.rest_request import send_request_or_raise
 from coterie.nouns.errors import WorldError
 from coterie.rest.paths import encoded_path
 
 # A trace or a name may contain the code of an emoji, such as :boom:.
-_console = Console(highlight=False, emoji=False)
+_console = make_console()
 _UNASSIGNED = "UNASSIGNED"
 _STYLE_BY_STATE = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
 

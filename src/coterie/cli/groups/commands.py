@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie.cli.console import make_console
 from coterie.cli.groups.report import group_json, listed_group_json, name_by_member_id, print_group
 from coterie.cli.workers.settings_file import read_properties
 from coterie.config.definition import split_list
@@ -58,7 +58,7 @@ def list_groups(admin: GroupAdmin, *, as_json: bool) -> None:
     if as_json:
         _print_json([listed_group_json(group) for group in groups])
         return
-    console = _make_console()
+    console = make_console()
     if not groups:
         console.print("There are no groups.")
         return
@@ -79,7 +79,7 @@ def describe_group(admin: GroupAdmin, group: str, *, as_json: bool) -> None:
     if as_json:
         _print_json(group_json(group_id, described))
     else:
-        print_group(group_id, described, _make_console())
+        print_group(group_id, described, make_console())
 
 
 def change_and_print_configs(
@@ -100,7 +100,7 @@ def change_and_print_configs(
             {"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set_on_group} for one in shown]}
         )
         return
-    console = _make_console()
+    console = make_console()
     table = Table("config", "value", "set on", box=None, header_style="bold")
     for one in shown:
         table.add_row(escape(one.name), escape(one.value) or "-", "the group" if one.is_set_on_group else "the broker")
@@ -114,7 +114,7 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
         :meth:`.GroupAdmin.remove_member`.
     """
     removed = asyncio.run(_remove_sole_match_and_return_name(admin, GroupId(group), member))
-    _make_console().print(f"Removed {escape(removed)} from group {escape(group)}.", soft_wrap=True)
+    make_console().print(f"Removed {escape(removed)} from group {escape(group)}.")
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -203,12 +203,6 @@ def _parse_config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[st
             raise WorldError(f"--delete {key}: {key} is given twice; --set and --delete together may name a key once")
         changes[key] = None
     return changes
-
-
-def _make_console() -> Console:
-    """A console for the output of one command. It prints the code of an emoji, such as :boom:, unchanged, because the
-    name of a group or member may contain one."""
-    return Console(highlight=False, emoji=False)
 
 
 def _print_json(value: object) -> None:

@@ -38,8 +38,7 @@ def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Co
     )
     console.print(
         f"Connect group {escape(group_id)}: {group.state}, group epoch {group.group_epoch}, assignment epoch "
-        f"{group.assignment_epoch}, assignor {escape(group.assignor)}, {escape(leader)}",
-        soft_wrap=True,
+        f"{group.assignment_epoch}, assignor {escape(group.assignor)}, {escape(leader)}"
     )
     table = Table(
         "worker", "at", "state", "epoch", "current", "target", "to stop", "config offset", box=None, header_style="bold"
@@ -60,13 +59,13 @@ def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Co
     if group.members:
         console.print(table)
     for sentence in connect_group_instability_sentences(group):
-        console.print(escape(sentence), soft_wrap=True)
+        console.print(escape(sentence))
 
 
 def _print_classic_group(group_id: GroupId, group: ClassicGroupDescription, console: Console) -> None:
     protocol = f", protocol {escape(group.protocol)}" if group.protocol else ""
     kind = f" of type {escape(group.protocol_type)}" if group.protocol_type else ""
-    console.print(f"Classic group {escape(group_id)}{kind}: {escape(group.state)}{protocol}", soft_wrap=True)
+    console.print(f"Classic group {escape(group_id)}{kind}: {escape(group.state)}{protocol}")
     table = Table("member", "instance id", "client", "host", box=None, header_style="bold")
     for member in group.members:
         table.add_row(*map(escape, (member.member_id, member.instance_id or "-", member.client_id, member.client_host)))

@@ -35,6 +35,7 @@ from coterie.assignors.plan import (
     apply_change,
     compute_plan,
 )
+from coterie.cli.console import make_console
 from coterie.cli.group.client import GroupRestClient
 from coterie.cli.group.descriptions import GroupDescription, MemberDescription, parse_group_description
 from coterie.config.definition import split_list
@@ -335,7 +336,7 @@ def show_plan(options: ChangeOptions, *, url: str, file: Path | None, as_json: b
     jobs_before = union_of_jobs(
         [named_group.snapshot.configured_jobs, *(view.owned for view in named_group.snapshot.members.values())]
     )
-    console = Console(highlight=False, emoji=False)
+    console = make_console()
     _print_plan(
         computed_plan,
         names,

@@ -5,11 +5,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from coterie.assignors.assignor_state import union_of_jobs
+from coterie.cli.console import make_console
 from coterie.cli.group.client import GroupRestClient
 from coterie.cli.group.descriptions import (
     DeferredJobsDescription,
@@ -23,8 +23,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import GroupProtocolName
 
-# A name may contain the code of an emoji, such as :boom:.
-_console = Console(highlight=False, emoji=False)
+_console = make_console()
 _UNREACHABLE = "UNREACHABLE"
 _STYLE_BY_STATE = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
 STABLE_TIMEOUT_S = 60.0
