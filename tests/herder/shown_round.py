@@ -1,7 +1,7 @@
 """Builder: the snapshot of a rebalance in its leader, with two members and the two tasks of one connector."""
 
 from coterie.assignors.claims import Eligibility
-from coterie.assignors.members import MemberSpec
+from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.herder.group_view import RoundSnapshot, snapshot_round
 from coterie.nouns.ids import ConfigOffset, GenerationId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -20,6 +20,7 @@ def round_snapshot(
     assigned: dict[MemberId, Jobs] | None = None,
     previous: RoundSnapshot | None = None,
     unassigned: dict[Job, str] | None = None,
+    policy: RebalancePolicy | None = None,
 ) -> RoundSnapshot:
     """The snapshot of a rebalance; each member's name is the part of its id before the dash."""
     reports = {
@@ -39,4 +40,5 @@ def round_snapshot(
         eligibility=Eligibility.from_members(views, BOTH),
         configured=BOTH,
         unassigned=unassigned or {},
+        policy=policy or RebalancePolicy(),
     )

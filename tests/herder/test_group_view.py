@@ -44,11 +44,13 @@ def test_deferred_jobs_of_an_unknown_worker_are_shown_without_a_worker_name() ->
 def test_a_drain_without_another_worker_shows_its_reason_to_wait() -> None:
     alone = round_snapshot({ANNA: MemberSpec(owned=FIRST, is_draining=True)})
     assert [info.drain_wait_reason for info in alone.members] == ["every worker is draining"]
-    with_another_worker = round_snapshot({ANNA: MemberSpec(owned=FIRST, is_draining=True), BERT: MemberSpec()})
-    assert [info.drain_wait_reason for info in with_another_worker.members] == [
+    views = {ANNA: MemberSpec(owned=FIRST, is_draining=True), BERT: MemberSpec()}
+    with_limit = round_snapshot(views, policy=RebalancePolicy(moves_per_round_max=1))
+    assert [info.drain_wait_reason for info in with_limit.members] == [
         "rebalance.max.moves.per.round is reached; more jobs move later",
         None,
     ]
+    assert [info.drain_wait_reason for info in round_snapshot(views).members] == [None, None], "no limit is set"
 
 
 def test_a_worker_is_found_by_address_before_name_and_by_name_before_instance_id() -> None:

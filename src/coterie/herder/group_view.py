@@ -18,7 +18,7 @@ from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import AssignmentChange, AssignmentsRequested, MemberReport
 
 MOVES_LIMITED_REASON = "rebalance.max.moves.per.round is reached; more jobs move later"
-"""Why a drain waits although other workers may run the jobs."""
+"""Why a drain waits although other workers may run the jobs; only with a limit of moves per round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,7 @@ def snapshot_round(
     eligibility: Eligibility,
     configured: Jobs,
     unassigned: Mapping[Job, str],
+    policy: RebalancePolicy,
 ) -> RoundSnapshot:
     """The snapshot of a computed round. It contains the departed members of the ``previous`` round, and the members of
     that round that have left since then, as far as their jobs are still unassigned."""
@@ -74,7 +75,7 @@ def snapshot_round(
         ]
         departed = tuple(one for one in had if one.jobs & left)
     infos = (
-        _member_info(member, request.members[member], views, one, one.revoked & configured, eligibility)
+        _member_info(member, request.members[member], views, one, one.revoked & configured, eligibility, policy)
         for member, one in assignments.items()
     )
     return RoundSnapshot(
@@ -134,6 +135,16 @@ def departed_owner_reason(worker: str) -> str:
     return f"{worker} has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
 
 
+def reason_to_keep_jobs(
+    jobs: Jobs, members: Mapping[MemberId, MemberSpec], eligibility: Eligibility, policy: RebalancePolicy
+) -> str | None:
+    """Why a draining member keeps ``jobs``, none of which is revoked: the limit of moves per round, or that no other
+    member may run them. None if neither is the case: then the next assignment revokes them."""
+    if not eligibility.assignable_jobs(jobs):
+        return eligibility.unassignable_reason(next(iter(jobs)), members)
+    return MOVES_LIMITED_REASON if policy.moves_per_round_max is not None else None
+
+
 def names_of_member(info: MemberInfo) -> Sequence[str]:
     """The names by which an operator can select the worker: name, ``host:port``, and instance id if there is one."""
     return [info.name, info.worker_id, *([info.instance_id] if info.instance_id is not None else [])]
@@ -186,6 +197,7 @@ def _member_info(
     assignment: AssignmentChange,
     revoked: Jobs,
     eligibility: Eligibility,
+    policy: RebalancePolicy,
 ) -> MemberInfo:
     """A member's metadata, and the result of the round for it. ``revoked`` are its revoked jobs that are still
     configured."""
@@ -193,10 +205,7 @@ def _member_info(
     owned = (seen.owned - assignment.revoked) | assignment.assigned
     wait_reason = None
     if seen.is_draining and owned and not revoked:
-        kept = next(iter(owned))
-        wait_reason = (
-            MOVES_LIMITED_REASON if eligibility.assignable_jobs(owned) else eligibility.unassignable_reason(kept, views)
-        )
+        wait_reason = reason_to_keep_jobs(owned, views, eligibility, policy)
     return MemberInfo(
         member_id=member,
         worker_id=worker_id,

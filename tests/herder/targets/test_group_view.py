@@ -5,8 +5,8 @@ from dataclasses import replace
 from coterie.assignors.members import RebalancePolicy
 from coterie.herder.group_view import MOVES_LIMITED_REASON
 from coterie.herder.targets.group_view import build_group_view, unassigned_reasons
-from coterie.nouns.group_description import DepartedMemberDescription
-from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription
+from coterie.nouns.ids import GroupEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import UnplaceableJobs
 from tests.herder.builders import ALL_JOBS, BOTH_TASKS, FIRST
@@ -60,10 +60,17 @@ def test_the_view_contains_the_reason_why_a_draining_member_keeps_jobs() -> None
         ).members
     }
     assert by_name["here"].drain_wait_reason not in (None, MOVES_LIMITED_REASON)
-    (info, _) = build_group_view(
-        described_group(drains, described_member(OTHER)), configured=ALL_JOBS, policy=RebalancePolicy()
-    ).members
-    assert info.drain_wait_reason == MOVES_LIMITED_REASON
+    has_place = described_group(drains, described_member(OTHER))
+
+    def reason(group: GroupDescription, policy: RebalancePolicy) -> str | None:
+        (info, _) = build_group_view(group, configured=ALL_JOBS, policy=policy).members
+        return info.drain_wait_reason
+
+    limited = RebalancePolicy(moves_per_round_max=1)
+    assert reason(has_place, limited) == MOVES_LIMITED_REASON
+    assert reason(has_place, RebalancePolicy()) is None, "no limit is set: the next target moves the jobs"
+    not_computed = replace(has_place, group_epoch=GroupEpoch(has_place.assignment_epoch + 1))
+    assert reason(not_computed, limited) is None, "the target does not contain the drain yet"
     leaves = described_member(ME, assigned=BOTH_TASKS, target=NO_JOBS, draining=True)
     (info,) = build_group_view(described_group(leaves), configured=ALL_JOBS, policy=RebalancePolicy()).members
     assert info.drain_wait_reason is None

@@ -189,6 +189,7 @@ def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> Non
         eligibility=eligibility,
         configured=herder.config.jobs(),
         unassigned=unassigned,
+        policy=herder.settings.rebalance_policy,
     )
     turn.emit(SendAssignments(token=request.token, computed=computed))
 

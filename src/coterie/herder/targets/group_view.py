@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.herder.group_view import MOVES_LIMITED_REASON, departed_owner_reason, worker_id_of_url
+from coterie.herder.group_view import departed_owner_reason, reason_to_keep_jobs, worker_id_of_url
 from coterie.herder.requests.views import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
-from coterie.nouns.ids import GenerationId, MemberId
+from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import GroupProtocolName
 
@@ -20,7 +20,17 @@ def build_group_view(description: GroupDescription, *, configured: Jobs, policy:
         policy = replace(policy, max_delay_ms=description.max_delay_ms)
     specs = {member.member_id: _member_spec(member) for member in description.members}
     eligibility = Eligibility.from_members(specs, configured)
-    members = (_member_info(member, specs, configured, eligibility) for member in description.members)
+    is_target_current = description.assignment_epoch == description.group_epoch
+    members = (
+        _member_info(
+            member,
+            configured,
+            reason_to_keep_jobs(member.target, specs, eligibility, policy)
+            if is_target_current and member.draining and member.target and not member.pending
+            else None,
+        )
+        for member in description.members
+    )
     deferred = tuple(
         _deferred_jobs(one, one.delay_left_ms) for one in description.departed if one.delay_left_ms is not None
     )
@@ -57,15 +67,8 @@ def _member_spec(member: MemberDescription) -> MemberSpec:
     )
 
 
-def _member_info(
-    member: MemberDescription, specs: Mapping[MemberId, MemberSpec], configured: Jobs, eligibility: Eligibility
-) -> MemberInfo:
+def _member_info(member: MemberDescription, configured: Jobs, drain_wait_reason: str | None) -> MemberInfo:
     worker_id = worker_id_of_url(member.url)
-    wait_reason = None
-    if member.draining and member.target and not member.pending:
-        kept = next(iter(member.target))
-        has_place = bool(eligibility.assignable_jobs(member.target))
-        wait_reason = MOVES_LIMITED_REASON if has_place else eligibility.unassignable_reason(kept, specs)
     return MemberInfo(
         member_id=member.member_id,
         worker_id=worker_id,
@@ -77,7 +80,7 @@ def _member_info(
         config_offset=member.config_offset,
         owned=member.assigned,
         revoked=member.pending & configured,
-        drain_wait_reason=wait_reason,
+        drain_wait_reason=drain_wait_reason,
     )
 
 
