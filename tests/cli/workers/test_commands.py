@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from coterie.cli.group.descriptions import GroupDescription, parse_group_descrip
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.herder.requests.views import MemberInfo
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.rest import group_views
@@ -77,6 +79,99 @@ def test_jobs_that_other_workers_are_about_to_start_are_on_their_way() -> None:
     after = group_of("", state="STABLE", jobs_of_two="AC0")
     assert list(map(str, commands.jobs_about_to_be_taken_over(after, last))) == ["A-0"]
     assert not commands.jobs_about_to_be_taken_over(group_of("", state="STABLE", jobs_of_two="AC0 AT0"), last)
+
+
+# -- a drain ----------------------------------------------------------------------------------------------------------
+
+
+class SoleWorker:
+    """A group with the only worker "one", which runs the jobs ``owned`` and begins to drain at an order. From the
+    second view after the order, its process has ended."""
+
+    def __init__(self, owned: str, *, configured: str = "AC0 AT0", views_until_end: float = 2) -> None:
+        self.owned = owned
+        self.configured = configured
+        self.is_draining = False
+        self.views_left = views_until_end
+        self.old_url = WorkerUrl("")
+
+    def answer(self, method: str, path: str) -> tuple[int, bytes]:
+        if method != "GET":
+            self.is_draining = method == "POST"
+            return 202, json.dumps({"worker_id": "one:8083", "name": "one", "life": "0"}).encode()
+        if self.is_draining:
+            self.views_left -= 1
+            if self.views_left < 0:
+                return 503, b'{"error_code": 503, "message": "Worker is shutting down"}'
+        info = replace(
+            member("one", self.owned),
+            url=self.old_url,
+            draining=self.is_draining,
+            drain_wait_reason="every worker is draining" if self.is_draining and self.owned else None,
+        )
+        own_view = {"group": {"state": "STABLE"}, "draining": self.is_draining, "tasks": [], "life": "0"}
+        shown = view(members=(info,), configured=parse_jobs(self.configured))
+        return 200, json.dumps(group_views.group_json(shown, [own_view])).encode()
+
+
+@contextmanager
+def serve_sole_worker(worker: SoleWorker) -> Iterator[str]:
+    worker.old_url = WorkerUrl(f"http://127.0.0.1:{free_port()}/")
+    with http_server(worker.answer) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("configured", "printed"),
+    [
+        ("", "one has ended. It was the only worker of the group."),
+        (
+            "AC0 AT0",
+            "one has ended. It was the only worker of the group: the group's 2 jobs run on no worker until a worker "
+            "starts.",
+        ),
+    ],
+)
+def test_the_drain_of_the_only_worker_succeeds_at_once_when_its_process_has_ended(
+    configured: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve_sole_worker(SoleWorker("", configured=configured)) as url:
+        began_at_s = time.monotonic()
+        commands.drain_worker_and_wait(url, "one")
+    assert time.monotonic() - began_at_s < client.LEADER_TIMEOUT_S / 2
+    output = capsys.readouterr()
+    assert output.out.splitlines() == ["one is draining: 0 jobs left", printed]
+    assert output.err == ""
+
+
+def test_the_drain_of_the_only_worker_shows_what_to_do_and_fails_if_the_worker_ends_with_jobs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with (
+        serve_sole_worker(SoleWorker("AC0 AT0")) as url,
+        pytest.raises(
+            WorldError,
+            match=r"^one ended before its drain was complete\. It was the only worker of the group: no worker runs its "
+            r"2 jobs until a worker starts\.$",
+        ),
+    ):
+        commands.drain_worker_and_wait(url, "one")
+    assert capsys.readouterr().out.splitlines() == [
+        "one is draining: 2 jobs left; the drain waits: every worker is draining. Start another worker, which then "
+        "gets the jobs, or cancel the drain: `coterie worker drain --uncordon one`"
+    ]
+
+
+def test_a_cancelled_drain_is_reported_only_if_the_worker_was_draining(capsys: pytest.CaptureFixture[str]) -> None:
+    worker = SoleWorker("AC0 AT0", views_until_end=inf)
+    with serve_sole_worker(worker) as url:
+        commands.cancel_drain(url, "one")
+        worker.is_draining = True
+        commands.cancel_drain(url, "one")
+    assert capsys.readouterr().out.splitlines() == [
+        "one was not draining: the worker stays and accepts jobs, as before.",
+        "The drain of one is cancelled: the worker stays and accepts jobs again.",
+    ]
 
 
 # -- a rolling restart ------------------------------------------------------------------------------------------------

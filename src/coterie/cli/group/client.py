@@ -30,7 +30,7 @@ from coterie.nouns.jobs import ConnectorName
 _POLL_INTERVAL_S = 0.2
 WAIT_MESSAGE_AFTER_S = 1.0
 """Time from a request after which the client prints why it waits: a worker is starting up, or there is no leader."""
-_LEADER_TIMEOUT_S = 30.0
+LEADER_TIMEOUT_S = 30.0
 """How long a group may be without a leader that responds: a session timeout and a rebalance."""
 _NO_LISTENER_ERRNOS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 """The errors of a TCP connection to an address at which no process listens, or to which there is no route."""
@@ -57,7 +57,7 @@ class GroupRestClient:
     def __exit__(self, *_: object) -> None:
         self._http_client.close()
 
-    def describe_group(self, *, timeout_s: float = _LEADER_TIMEOUT_S) -> GroupDescription:
+    def describe_group(self, *, timeout_s: float = LEADER_TIMEOUT_S) -> GroupDescription:
         """Return the group's present description.
 
         While no leader responds, the request is repeated until ``timeout_s`` after this call. The request is not

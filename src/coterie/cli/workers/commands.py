@@ -10,7 +10,7 @@ from rich.table import Table
 
 from coterie.assignors.assignor_state import union_of_jobs
 from coterie.cli.console import make_console
-from coterie.cli.group.client import GroupRestClient
+from coterie.cli.group.client import LEADER_TIMEOUT_S, GroupRestClient
 from coterie.cli.group.descriptions import (
     DeferredJobsDescription,
     GroupDescription,
@@ -100,7 +100,8 @@ def _member_state_text(member: MemberDescription) -> str:
 
 
 def drain_worker_and_wait(url: str, worker: str) -> None:
-    """Order ``worker`` to drain, and print the drain's progress until the worker's process has ended.
+    """Order ``worker`` to drain, and print the drain's progress until the worker's process has ended. If the worker was
+    the group's only one, no worker can describe the group then: the end of the process is enough.
 
     :raises WorldError: when the worker refuses the drain, is not a member yet, or ends before all its jobs have moved;
         when the drain is cancelled or the process restarted; or when the group cannot be read, or TLS to the worker
@@ -118,8 +119,13 @@ def drain_worker_and_wait(url: str, worker: str) -> None:
             )
         printed_text = ""
         checks_left = MOVE_CHECKS_MAX
+        last_description = description_before
         while True:
-            description = group.describe_group()
+            description = _describe_group_unless_sole_worker_has_ended(group, last_description, last_seen_member)
+            if description is None:
+                _print_end_of_sole_worker(last_description, last_seen_member)
+                return
+            last_description = description
             current_member = _find_worker_of_order(description, order_response)
             if current_member is None and jobs_about_to_be_taken_over(description, last_seen_member) and checks_left:
                 checks_left -= 1
@@ -141,10 +147,55 @@ def drain_worker_and_wait(url: str, worker: str) -> None:
                 )
                 if current_member.drain_waits is not None:
                     text += f"; the drain waits: {escape(current_member.drain_waits)}"
+                    if all(member.draining for member in description.members):
+                        text += (
+                            ". Start another worker, which then gets the jobs, or cancel the drain: "
+                            f"`coterie worker drain --uncordon {escape(shlex.quote(current_member.name))}`"
+                        )
                 if text != printed_text:
                     printed_text = text
                     _console.print(text)
             time.sleep(0.2)
+
+
+def _describe_group_unless_sole_worker_has_ended(
+    group: GroupRestClient, last_description: GroupDescription, worker: MemberDescription
+) -> GroupDescription | None:
+    """The group's present description. None if ``worker``, the only member in ``last_description``, has ended.
+
+    :raises WorldError: see :meth:`.GroupRestClient.describe_group` and :meth:`.GroupRestClient.refuses_connections`.
+    """
+    if [member.worker_id for member in last_description.members] != [worker.worker_id]:
+        return group.describe_group()
+    deadline_s = time.monotonic() + LEADER_TIMEOUT_S
+    while True:
+        try:
+            return group.describe_group(timeout_s=0)
+        except WorldError:
+            if group.refuses_connections(worker.url):
+                return None
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(0.2)
+
+
+def _print_end_of_sole_worker(last_description: GroupDescription, worker: MemberDescription) -> None:
+    """Print that the drained ``worker``, the only member in ``last_description``, has ended.
+
+    :raises WorldError: when the worker had jobs in ``last_description``: it keeps them as long as no other worker may
+        run them, so its process ended for another reason than its drain.
+    """
+    jobs = (worker.owned.jobs | worker.revoked.jobs) & last_description.configured.jobs
+    if jobs:
+        raise WorldError(
+            f"{worker.name} ended before its drain was complete. It was the only worker of the group: no worker runs "
+            f"its {_count_text(len(jobs))} until a worker starts."
+        )
+    text = f"{escape(worker.name)} has ended. It was the only worker of the group"
+    configured_count = len(last_description.configured)
+    if configured_count:
+        text += f": the group's {_count_text(configured_count)} run on no worker until a worker starts"
+    _console.print(f"{text}.")
 
 
 def _find_worker_of_order(description: GroupDescription, ordered: OrderResponse) -> MemberDescription | None:
@@ -183,13 +234,19 @@ def raise_unless_jobs_handed_over(description: GroupDescription, last_seen_membe
 
 
 def cancel_drain(url: str, worker: str) -> None:
-    """Order ``worker`` to cancel its drain.
+    """Order ``worker`` to cancel its drain, and print whether it was draining.
 
-    :raises WorldError: see :meth:`.GroupRestClient.send_order`.
+    :raises WorldError: see :meth:`.GroupRestClient.send_order` and :meth:`.GroupRestClient.describe_group`.
     """
     with GroupRestClient(url) as group:
-        name = group.send_order("DELETE", worker, "drain").name
-    _console.print(f"The drain of {escape(name)} is cancelled: the worker stays and accepts jobs again.")
+        description_before = group.describe_group()
+        order_response = group.send_order("DELETE", worker, "drain")
+    name = escape(order_response.name)
+    member = _find_worker_of_order(description_before, order_response)
+    if member is not None and member.state != _UNREACHABLE and not member.draining:
+        _console.print(f"{name} was not draining: the worker stays and accepts jobs, as before.")
+    else:
+        _console.print(f"The drain of {name} is cancelled: the worker stays and accepts jobs again.")
 
 
 # -- rolling restart --------------------------------------------------------------------------------------------------
