@@ -109,6 +109,25 @@ def test_commands_log_in_with_options_or_the_environment() -> None:
         assert received[-1] is None
 
 
+def test_without_a_terminal_a_command_needs_the_password_in_the_environment() -> None:
+    for name in ("plan", "group"):
+        refused = subprocess.run(
+            [sys.executable, "-m", "coterie", name, "--user", "alice"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            start_new_session=True,  # The test may have a terminal.
+            env={key: value for key, value in os.environ.items() if key != "COTERIE_PASSWORD"},
+        )
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr == (
+            "coterie: --user alice needs a password, and there is no terminal to prompt for the password: set "
+            "COTERIE_PASSWORD in the environment of the command\n"
+        )
+
+
 def test_commands_trust_the_authorities_in_the_file_that_an_option_or_the_environment_names(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path / "own"), Authority(tmp_path / "stranger", "stranger")
     login = ("--user", "alice")

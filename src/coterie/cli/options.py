@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import os
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+
+from coterie.nouns.errors import WorldError
 
 UrlOption = Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")]
 DEFAULT_URL = "http://127.0.0.1:8083"
@@ -84,8 +88,25 @@ def with_login_options(command: CommandT) -> CommandT:
 
 def _password_from_environment_or_prompt(user: str) -> str:
     """The password of ``user``, from the environment, else from a prompt. A password is never an option, because every
-    process on the machine can read command lines."""
-    import os
+    process on the machine can read command lines.
 
-    password = os.environ.get("COTERIE_PASSWORD")
-    return password if password is not None else str(typer.prompt(f"Password of {user}", hide_input=True, err=True))
+    :raises WorldError: when the environment has no password, and there is no terminal for the prompt.
+    """
+    if (password := os.environ.get("COTERIE_PASSWORD")) is not None:
+        return password
+    if not (sys.stdin.isatty() or _has_controlling_terminal()):
+        raise WorldError(
+            f"--user {user} needs a password, and there is no terminal to prompt for the password: set "
+            "COTERIE_PASSWORD in the environment of the command"
+        )
+    return str(typer.prompt(f"Password of {user}", hide_input=True, err=True))
+
+
+def _has_controlling_terminal() -> bool:
+    """Whether this process has a terminal: a prompt for a password then uses the terminal, also if standard input is a
+    file or a pipe."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
