@@ -137,7 +137,12 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
     """
     definition = ConfigDef(broker_config_keys())
     known = {key.name for key in definition.keys}
-    errors: dict[str, Sequence[str]] = dict(definition.errors(configs))
+    # One message for each config: Connect has a second one, about a null, for a text in place of a number.
+    errors: dict[str, Sequence[str]] = {
+        key.name: [message]
+        for key in definition.keys
+        if (message := key.value_error(configs.get(key.name, key.default))) is not None
+    }
     errors |= {name: ["This broker has no such config."] for name in configs.keys() - known}
     protocols = split_list(configs.get(_PROTOCOLS, ",".join(settings.group_protocols)))
     if GroupProtocol.CLASSIC not in protocols or not {*GroupProtocol}.issuperset(protocols):

@@ -11,7 +11,7 @@ from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySe
 from coterie.cli.app import app
 from coterie.cli.broker import process
 from coterie.groups.classic.state import ClassicGroupSettings
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import ConfigError, WorldError
 
 
 def settings_of(data: Path, *, listen: str = "127.0.0.1:9092", **more: Any) -> BrokerSettings:
@@ -82,7 +82,10 @@ def test_broker_configs_of_connect_groups_are_given_by_name(tmp_path: Path) -> N
     ("options", "error"),
     [
         ({"configs": ["group.connect.max.size"]}, "--config group.connect.max.size is not KEY=VALUE"),
-        ({"configs": ["max.size=1"]}, "--config: max.size: This broker has no such config."),
+        (
+            {"configs": ["group.connect.max.size=2", "group.connect.max.size = 3"]},
+            "--config group.connect.max.size = 3: group.connect.max.size is given twice; give each key once",
+        ),
         ({"listen": "9092"}, "--listen 9092 is not HOST:PORT"),
         ({"listen": ":19092"}, "--listen :19092 names no host; use 127.0.0.1:19092 for this machine"),
         ({"listen": "localhost"}, "--listen localhost is not HOST:PORT"),
@@ -95,6 +98,24 @@ def test_broker_configs_of_connect_groups_are_given_by_name(tmp_path: Path) -> N
 def test_invalid_options_are_refused(options: dict[str, Any], error: str, tmp_path: Path) -> None:
     with pytest.raises(WorldError, match=error):
         settings_of(tmp_path, **options)
+
+
+def test_each_invalid_broker_config_has_one_message(tmp_path: Path) -> None:
+    configs = ["max.size=1", "group.connect.max.size=abc", "group.connect.session.timeout.ms=1"]
+    with pytest.raises(ConfigError) as refused:
+        settings_of(tmp_path, configs=configs)
+    assert sorted(message for messages in refused.value.errors.values() for message in messages) == [
+        "--config group.connect.max.size=abc: Invalid value abc for configuration group.connect.max.size: Not a number "
+        "of type INT",
+        "--config max.size=1: This broker has no such config.",
+    ]
+    with pytest.raises(ConfigError) as refused:
+        settings_of(tmp_path, configs=["group.connect.min.session.timeout.ms=60000"])
+    assert refused.value.errors == {
+        "group.connect.session.timeout.ms": (
+            "--config: group.connect.session.timeout.ms: It is 10000, and must be between 60000 and 1800000.",
+        )
+    }
 
 
 @pytest.mark.parametrize(

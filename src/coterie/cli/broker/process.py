@@ -46,8 +46,9 @@ def broker_settings(
     ``advertise`` is the host that clients receive in metadata. By default it is the host of ``listen``, or the
     machine's name if that host stands for all interfaces.
 
-    :raises WorldError: when ``listen``, the security protocol or one of ``configs`` is not valid, or a TLS file is
-        given without TLS.
+    :raises WorldError: when ``listen`` or the security protocol is not valid, a TLS file is given without TLS, or one
+        of ``configs`` is not KEY=VALUE or has the key of another.
+    :raises ConfigError: when the keys or values of ``configs`` are not valid, with one message for each key.
     """
     host, port = _parse_listen_address(listen)
     if advertise is None and host in ("0.0.0.0", "::"):
@@ -68,10 +69,18 @@ def broker_settings(
         connections_max=connections_max,
         in_flight_max=in_flight_max,
     )
+    value_by_key = _parse_configs(configs)
     try:
-        return with_broker_configs(without_configs, dict(map(_key_and_value, configs)))
+        return with_broker_configs(without_configs, value_by_key)
     except ConfigError as error:
-        raise WorldError(f"--config: {error}") from error
+        # A default that contradicts the given values has no option.
+        options = {key: f"--config {key}={value_by_key[key]}" for key in error.errors if key in value_by_key}
+        raise ConfigError(
+            {
+                key: [f"{options.get(key, f'--config: {key}')}: {message}" for message in messages]
+                for key, messages in error.errors.items()
+            }
+        ) from error
 
 
 def run_broker(settings: BrokerSettings) -> int:
@@ -145,15 +154,20 @@ def _security_settings(
     )
 
 
-def _key_and_value(config: str) -> tuple[str, str]:
-    """Parse ``config`` as ``KEY=VALUE``.
+def _parse_configs(configs: Sequence[str]) -> dict[str, str]:
+    """Parse each of ``configs`` as ``KEY=VALUE``.
 
-    :raises WorldError: when it has no ``=``.
+    :raises WorldError: when one of them has no ``=``, or two have the same key.
     """
-    key, equals, value = config.partition("=")
-    if not equals:
-        raise WorldError(f"--config {config} is not KEY=VALUE")
-    return key.strip(), value.strip()
+    value_by_key: dict[str, str] = {}
+    for config in configs:
+        key, equals, value = map(str.strip, config.partition("="))
+        if not equals:
+            raise WorldError(f"--config {config} is not KEY=VALUE")
+        if key in value_by_key:
+            raise WorldError(f"--config {config}: {key} is given twice; give each key once")
+        value_by_key[key] = value
+    return value_by_key
 
 
 def _parse_listen_address(listen: str) -> tuple[str, int]:
