@@ -19,9 +19,12 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
-from coterie.nouns.ids import GroupId, MemberId, ReplyTo
+from coterie.nouns.connect_groups import ConfiguredJobs
+from coterie.nouns.ids import ConfigOffset, GroupId, MemberId, ReplyTo
+from coterie.nouns.jobs import Jobs
 from tests.groups.connect.builders import JOBS, assignor, heartbeat
 from tests.groups.connect.simple_assignor import compute
+from tests.groups.connect.world import jobs_of
 
 W0, W1 = MemberId("w0"), MemberId("w1")
 
@@ -70,33 +73,45 @@ def test_a_member_that_is_too_slow_is_logged_with_the_setting_to_change(caplog: 
     assert text.startswith("Group workers: the member w0 (http://w0) was removed: it has not given back ")
     assert "rebalance.timeout.ms must be longer" in text
     assert (
-        "6 jobs may still run on the worker of this member, so they start on no other worker before the end of the "
+        "6 jobs may still run on the worker of this member, and no other worker starts them before the end of the "
         "member's session" in text
     )
 
 
 @pytest.mark.parametrize(
-    ("epoch", "what_has_happened"),
+    ("epoch", "jobs", "what_has_happened"),
     [
         (
             -2,
-            "it has left for a short time. 6 jobs wait for the member's return, at most for the scheduled rebalance "
-            "delay, or move to other workers",
+            JOBS,
+            "has left the group and may return: its worker has stopped. 6 jobs wait for the member's return, for at "
+            "most scheduled.rebalance.max.delay.ms, and then can move to other workers",
         ),
-        (-1, "it has left. No job waits for the member's return"),
+        (
+            -2,
+            jobs_of(1, 0),
+            "has left the group and may return: its worker has stopped. 1 job waits for the member's return, for at "
+            "most scheduled.rebalance.max.delay.ms, and then can move to other workers",
+        ),
+        (
+            -1,
+            JOBS,
+            "has left the group permanently: its worker was drained. No job waits for the member's return",
+        ),
     ],
 )
 def test_a_member_that_leaves_by_itself_is_no_warning(
-    epoch: int, what_has_happened: str, caplog: pytest.LogCaptureFixture
+    epoch: int, jobs: Jobs, what_has_happened: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     logged = Logged("eager")
+    configured = ConfiguredJobs(config_offset=ConfigOffset(1), jobs=jobs)
     for _ in range(2):
-        logged.beat(W0, client_assignors=None, server_assignor="eager")
+        logged.beat(W0, client_assignors=None, server_assignor="eager", configured=configured)
     with caplog.at_level(logging.INFO):
         logged.beat(W0, epoch)
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    assert record.getMessage() == f"Group workers: the member w0 (http://w0) was removed: {what_has_happened}"
+    assert record.getMessage() == f"Group workers: the member w0 (http://w0) {what_has_happened}"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@ could be computed. The descriptions of the groups (ConnectGroupDescribe) contain
 
 import logging
 
-from coterie.groups.connect.messages import ConnectOutput, Event, GroupRecord, Heartbeat, MemberDeparted
+from coterie.groups.connect.messages import ConnectOutput, Event, GroupRecord, Heartbeat, MemberDeparted, Removal
+from coterie.nouns.connect_groups import LEAVE, LEAVE_BRIEFLY
 from coterie.nouns.ids import GroupId
 
 logger = logging.getLogger(__name__)
@@ -19,11 +20,11 @@ def log_removals_and_errors(group_id: GroupId, event: Event, output: ConnectOutp
         level = logging.INFO if isinstance(event, Heartbeat) else logging.WARNING
         logger.log(
             level,
-            "Group %s: the member %s (%s) was removed: %s. %s",
+            "Group %s: the member %s (%s) %s. %s",
             group_id,
             removal.member_id,
             removal.url,
-            removal.reason,
+            _describe_removal(event, removal),
             _describe_effect_on_jobs(removal.departed),
         )
     for record in output.records:
@@ -38,6 +39,17 @@ def log_removals_and_errors(group_id: GroupId, event: Event, output: ConnectOutp
                 pass
 
 
+def _describe_removal(event: Event, removal: Removal) -> str:
+    """The predicate of a sentence for the log: by which request a member has left, or why it was removed."""
+    match event:
+        case Heartbeat(member_id=removal.member_id, member_epoch=member_epoch) if member_epoch == LEAVE:
+            return "has left the group permanently: its worker was drained"
+        case Heartbeat(member_id=removal.member_id, member_epoch=member_epoch) if member_epoch == LEAVE_BRIEFLY:
+            return "has left the group and may return: its worker has stopped"
+        case _:
+            return f"was removed: {removal.reason}"
+
+
 def _describe_effect_on_jobs(departed: MemberDeparted | None) -> str:
     """A sentence for the log: what becomes of the jobs of a member that was removed. If some jobs may still run on the
     member's worker, the sentence is about these only. ``departed`` is None if no job is deferred for the member, and
@@ -46,10 +58,15 @@ def _describe_effect_on_jobs(departed: MemberDeparted | None) -> str:
         return "No job waits for the member's return"
     if departed.held:
         return (
-            f"{len(departed.held)} jobs may still run on the worker of this member, so they start on no other worker "
-            "before the end of the member's session"
+            f"{_count_text(len(departed.held))} may still run on the worker of this member, and no other worker starts "
+            "them before the end of the member's session"
         )
     return (
-        f"{len(departed.jobs)} jobs wait for the member's return, at most for the scheduled rebalance delay, or move "
-        "to other workers"
+        f"{_count_text(len(departed.jobs))} {'waits' if len(departed.jobs) == 1 else 'wait'} for the member's return, "
+        "for at most scheduled.rebalance.max.delay.ms, and then can move to other workers"
     )
+
+
+def _count_text(count: int) -> str:
+    """``count`` jobs as text, such as "1 job" or "2 jobs"."""
+    return "1 job" if count == 1 else f"{count} jobs"
