@@ -24,7 +24,8 @@ from tests.cli.command import ENVIRONMENT, coterie
 from tests.cli.group import as_json, member, view
 
 _NAMED_TWICE = (
-    "The options --create, --resize and --delete name a connector twice; name each connector only once in all together"
+    "The options --create, --resize and --delete name a connector twice; name each connector in only one of them, and "
+    "once"
 )
 
 

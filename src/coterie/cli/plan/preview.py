@@ -201,8 +201,8 @@ def to_group_changes(options: ChangeOptions, group: GroupWithMemberNames) -> lis
     task_counts = dict(task_count_changes)
     if len(task_counts) < len(task_count_changes) or task_counts.keys() & set(options.delete):
         raise WorldError(
-            "The options --create, --resize and --delete name a connector twice; name each connector only once in all "
-            "together"
+            "The options --create, --resize and --delete name a connector twice; name each connector in only "
+            "one of them, and once"
         )
     for connector, tasks in resized_connectors:
         if connector not in group.snapshot.configured_jobs.connectors:
