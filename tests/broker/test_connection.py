@@ -26,7 +26,11 @@ HOSTILE_JOIN = bytes.fromhex("000b0006 00000001 0001 61 0002 67 00001770 0000177
 @pytest.fixture
 def settings(tmp_path: Path) -> BrokerSettings:
     return BrokerSettings(
-        data_path=tmp_path / "broker", frame_size_max=100_000, connections_max=4, in_flight_max=3, idle_timeout_ms=700
+        data_path=tmp_path / "broker",
+        frame_size_max=100_000,
+        connections_max=4,
+        connection_requests_in_flight_max=3,
+        idle_timeout_ms=700,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.clock import wall_ms
+from coterie.broker.clock import wall_clock_ms
 from coterie.broker.server import running_broker, serve
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
@@ -111,7 +111,7 @@ def test_timestamps_of_records_are_checked_by_the_wall_clock_though_the_monotoni
 ) -> None:
     """As after two hours of suspend, during which the monotonic clock does not advance."""
     behind_ms = 2 * 3_600_000
-    monkeypatch.setattr("coterie.broker.server.make_steady_clock_ms", lambda: lambda: wall_ms() - behind_ms)
+    monkeypatch.setattr("coterie.broker.server.make_steady_clock_ms", lambda: lambda: wall_clock_ms() - behind_ms)
     threaded = ThreadedBroker(BrokerSettings(data_path=tmp_path, group_limits=QUICK))
     threaded.start()
     try:
@@ -120,7 +120,7 @@ def test_timestamps_of_records_are_checked_by_the_wall_clock_though_the_monotoni
             arrival = {"name": "arrival", "configs": [{"name": "message.timestamp.type", "value": "LogAppendTime"}]}
             topics = [one | {"num_partitions": 1, "replication_factor": 1, "assignments": []} for one in (own, arrival)]
             client.ask(19, 4, topics=topics, timeout=1000, validate_only=False)
-            before_ms = wall_ms()
+            before_ms = wall_clock_ms()
             batch = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=before_ms)
             data = [{"name": name, "partition_data": [{"index": 0, "records": batch}]} for name in ("own", "arrival")]
             produced = client.ask(0, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data)

@@ -76,7 +76,7 @@ TYPED = ConfigDef(
             documentation="",
             is_optional=True,
             validator=one_of(("postgresql://h/d",)),
-            is_hidden_in_errors=True,
+            is_value_hidden_in_errors=True,
         ),
     )
 )

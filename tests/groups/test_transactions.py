@@ -27,7 +27,7 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
     VerifyPartitions,
 )
-from coterie.groups.transactions import TransactionalIdState, apply, deadline_ms, step
+from coterie.groups.transactions import TransactionalIdState, apply, open_transaction_deadline_ms, step
 from coterie.wire.errors import ErrorCode
 
 NOW_MS = 1_000_000
@@ -214,7 +214,7 @@ def test_the_first_partition_begins_the_transaction_and_each_is_added_once() -> 
     output = step(transaction, add(FIRST, P1), now_ms=NOW_MS + 5)
     assert not any(isinstance(effect, SetTimer) for effect in output.effects), "its timeout is measured from its begin"
     assert transaction.last_record is not None
-    assert deadline_ms(transaction.last_record) == NOW_MS + TIMEOUT_MS
+    assert open_transaction_deadline_ms(transaction.last_record) == NOW_MS + TIMEOUT_MS
     assert transaction.last_record.partitions == {P0, P1}
 
 

@@ -16,7 +16,7 @@ from coterie.herder.messages import (
     CloseRequestIntake,
     ConfigLinesAppended,
     ConfigLinesRead,
-    ConfigLogEndFound,
+    ConfigLogEndLookupEnded,
     ConfigValidationCompleted,
     Effect,
     Event,
@@ -270,7 +270,7 @@ class HerderDriver:
                 configs = [{"share": f"{number}/{count}"} for number in range(count)]
                 self.feed(SplitSucceeded(connector=name, config_line_offset=written_at, task_configs=configs))
             case FindConfigLogEnd(purpose=purpose):
-                self.feed(ConfigLogEndFound(purpose=purpose, end_offset=LogPosition(len(self.config))))
+                self.feed(ConfigLogEndLookupEnded(purpose=purpose, end_offset=LogPosition(len(self.config))))
             case ValidateConfig(id=id_):
                 self.feed(validated(id_))
             case AskPlugins(id=id_, question=question):

@@ -8,7 +8,7 @@ from coterie.herder.messages import (
     AppendConfigLines,
     CheckpointGenerationCreationEnded,
     ConfigLinesAppendFailed,
-    ConfigLogEndFound,
+    ConfigLogEndLookupEnded,
     CreateNextCheckpointGeneration,
     FindConfigLogEnd,
     SendTaskConfigsToLeader,
@@ -149,7 +149,7 @@ def test_a_refusal_of_its_own_write_is_logged_by_the_leader() -> None:
     finish_generation(driver, NEXT)
     driver.pop_effects(WriteLogMessage)
     (find,) = driver.pop_effects(FindConfigLogEnd)
-    driver.feed(ConfigLogEndFound(purpose=find.purpose, end_offset=driver.herder.config.position))
+    driver.feed(ConfigLogEndLookupEnded(purpose=find.purpose, end_offset=driver.herder.config.position))
     (append,) = driver.pop_effects(AppendConfigLines)
     driver.feed(ConfigLinesAppendFailed(purpose=append.purpose, reason="the disk is full"))
     assert [message.text.partition(". ")[0] for message in driver.pop_effects(WriteLogMessage)] == [

@@ -331,7 +331,7 @@ def test_a_connector_whose_split_a_failed_task_postpones_shows_the_reason_until_
     [
         ("The query has failed (failures without progress: 9)", True),
         (None, False),
-        (statuses.WAITS_FOR_CONFIG, False),
+        (statuses.WAITS_FOR_CONFIG_TRACE, False),
     ],
     ids=["after errors", "ordered", "waits for its config"],
 )

@@ -8,7 +8,7 @@ from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
     ApplyOffsetChange,
-    ConfigLogEndFound,
+    ConfigLogEndLookupEnded,
     FindConfigLogEnd,
     OffsetChangeEnded,
     OffsetReadEnded,
@@ -89,7 +89,7 @@ def test_a_worker_that_has_never_joined_a_group_reads_offsets(*, is_log_reachabl
         read_to_end(herder)
     else:
         (lookup,) = herder.pop_effects(FindConfigLogEnd)
-        herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=None))
+        herder.feed(ConfigLogEndLookupEnded(purpose=lookup.purpose, end_offset=None))
     (read,) = herder.pop_effects(ReadConnectorOffsets)
     assert (read.connector, read.config) == (ORDERS, CONFIG)
     herder.feed(OffsetReadEnded(id=id_, offsets=(OFFSET,)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.herder.messages import ConfigLinesRead, ConfigLogEndFound, FindConfigLogEnd, TimerFired
+from coterie.herder.messages import ConfigLinesRead, ConfigLogEndLookupEnded, FindConfigLogEnd, TimerFired
 from coterie.herder.requests.reads import (
     ConnectorDescriptions,
     ConnectorInfo,
@@ -29,7 +29,7 @@ def test_a_read_waits_for_the_writes_before_it_up_to_a_timeout() -> None:
     read = herder.send_request(DescribeConnector(connector=ORDERS))
     herder.write(CONNECTOR_LINE, read=False)
     (lookup,) = herder.pop_effects(FindConfigLogEnd)
-    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=LogPosition(1)))
+    herder.feed(ConfigLogEndLookupEnded(purpose=lookup.purpose, end_offset=LogPosition(1)))
     assert herder.answer(read) is None
     herder.now_ms += 3_000
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=read)))
@@ -42,7 +42,7 @@ def test_a_read_after_a_transactions_marker_waits_for_the_readers_position_not_f
     read = herder.send_request(DescribeConnector(connector=ORDERS))
     (lookup,) = herder.pop_effects(FindConfigLogEnd)
     lines, end = herder.herder.config.offset, LogPosition(herder.herder.config.offset + 1)
-    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=end))
+    herder.feed(ConfigLogEndLookupEnded(purpose=lookup.purpose, end_offset=end))
     assert herder.answer(read) is None
     herder.pop_effects(SetWorkerState)
     herder.feed(ConfigLinesRead(lines=(), position=end))
@@ -55,7 +55,7 @@ def test_a_read_is_answered_from_memory_if_the_log_cannot_be_reached() -> None:
     herder = configured_herder()
     read = herder.send_request(DescribeConnector(connector=ORDERS))
     (lookup,) = herder.pop_effects(FindConfigLogEnd)
-    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=None))
+    herder.feed(ConfigLogEndLookupEnded(purpose=lookup.purpose, end_offset=None))
     assert herder.answer(read) == ConnectorInfo(connector=ORDERS, config=CONFIG, tasks=tuple(TASKS), config_version=0)
 
 

@@ -5,7 +5,7 @@ import pytest
 from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
-    ConfigLogEndFound,
+    ConfigLogEndLookupEnded,
     FindConfigLogEnd,
     LookupOrAppendForWrite,
     ShutdownOrdered,
@@ -147,7 +147,7 @@ def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
     herder.assign(leader=ME)
     deleted = herder.send_request(DeleteConnector(connector=ORDERS))
     (lookup,) = herder.pop_effects(FindConfigLogEnd)
-    herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=None))
+    herder.feed(ConfigLogEndLookupEnded(purpose=lookup.purpose, end_offset=None))
     assert not herder.pop_effects(FindConfigLogEnd)
     assert herder.answer(deleted) is None
     herder.now_ms += 500

@@ -27,7 +27,7 @@ def end_with_parent():
 threading.Thread(target=end_with_parent, daemon=True).start()
 raise_broker_gc_thresholds()
 expiration_ms = int(sys.argv[4])
-coordinator._SWEEP_INTERVAL_MS = min(coordinator._SWEEP_INTERVAL_MS, expiration_ms)
+coordinator._EXPIRY_INTERVAL_MS = min(coordinator._EXPIRY_INTERVAL_MS, expiration_ms)
 limits = ClassicGroupSettings(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
 settings = BrokerSettings(
     data_path=Path(sys.argv[1]),

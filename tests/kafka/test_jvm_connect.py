@@ -28,7 +28,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.membership import Assigned
-from coterie.rest.access import NOT_LOGGED_IN
+from coterie.rest.access import NOT_LOGGED_IN_MESSAGE
 from coterie.rest.endpoints import Role
 from coterie.rest.leader import open_http_client
 from coterie.rest.users import PasswordHash, RestUser, write_users
@@ -607,12 +607,14 @@ async def check_log_ins_at_a_leader_of_ours(mixed: MixedGroup, connector: str, j
     """The JVM worker checks a log-in, and forwards it to our leader, which checks it again and has roles."""
     url = f"{jvm}/connectors/{connector}"
     refusal = await mixed.send("DELETE", url, status=401, password="wrong")
-    assert refusal.text == NOT_LOGGED_IN
+    assert refusal.text == NOT_LOGGED_IN_MESSAGE
     message = await mixed.request("DELETE", url, status=403, user="reader")
     assert message.startswith("User reader has the role read")
     # The leader responds 401 with Connect's text. A JVM worker can read only JSON, from a JVM leader, too.
     message = await mixed.request("DELETE", url, status=500, user="theirs-only")
-    assert message.startswith(f"IO Error trying to forward REST request: Unrecognized token '{NOT_LOGGED_IN[:4]}'")
+    assert message.startswith(
+        f"IO Error trying to forward REST request: Unrecognized token '{NOT_LOGGED_IN_MESSAGE[:4]}'"
+    )
 
 
 async def check_log_ins_at_a_jvm_leader(mixed: MixedGroup, connector: str, ours: str) -> None:
@@ -621,7 +623,7 @@ async def check_log_ins_at_a_jvm_leader(mixed: MixedGroup, connector: str, ours:
     await mixed.request("DELETE", url, status=403, user="reader")
     for user, password in ((USER, "wrong"), ("ours-only", PASSWORD)):
         refusal = await mixed.send("DELETE", url, status=401, user=user, password=password)
-        assert refusal.text == NOT_LOGGED_IN
+        assert refusal.text == NOT_LOGGED_IN_MESSAGE
         assert refusal.headers["WWW-Authenticate"].startswith("Basic ")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from coterie.rest.access import NOT_LOGGED_IN
+from coterie.rest.access import NOT_LOGGED_IN_MESSAGE
 from tests.rest.recorded_calls import RecordedCall, body_of, is_body_equal, is_call_body_equal, is_response_equal
 
 _JSON_LIBRARY_MESSAGE = re.compile(
@@ -270,7 +270,8 @@ DEVIATIONS = (
         title="an `Authorization` header that cannot be decoded",
         applies=lambda call: "Illegal base64" in call.message,
         is_expected=lambda _, response: (
-            (response.status_code, response.text) == (401, NOT_LOGGED_IN) and "www-authenticate" in response.headers
+            (response.status_code, response.text) == (401, NOT_LOGGED_IN_MESSAGE)
+            and "www-authenticate" in response.headers
         ),
     ),
     Deviation(

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from coterie.worker.logger_levels import CONNECT_LOGGERS
+from coterie.worker.logger_levels import COTERIE_LOGGER_BY_CONNECT_NAME
 
 VECTORS = Path(__file__).parent / "vectors"
 RECORDINGS = ("connect-rest.json", "connect-rest-2.json")
@@ -196,7 +196,7 @@ def is_call_body_equal(call: RecordedCall, expected: Any, actual: Any) -> bool:
 
 def _connect_loggers(loggers: Mapping[str, Any]) -> dict[str, Any]:
     """The loggers of Java among ``loggers``, without those that Coterie always has under Connect's names."""
-    loggers = {name: state for name, state in loggers.items() if name not in CONNECT_LOGGERS}
+    loggers = {name: state for name, state in loggers.items() if name not in COTERIE_LOGGER_BY_CONNECT_NAME}
     return {name: state for name, state in loggers.items() if name.startswith("org.") or name in ("root", "…")}
 
 

@@ -11,7 +11,7 @@ import pytest
 from coterie.nouns.errors import WorldError
 from coterie.nouns.logger_levels import LoggerLevel
 from coterie.wire.connect import ConnectProtocol
-from coterie.worker.logger_levels import CONNECT_LOGGERS
+from coterie.worker.logger_levels import COTERIE_LOGGER_BY_CONNECT_NAME
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import SimulatedRuntime, until
 
@@ -193,7 +193,7 @@ async def test_the_loggers_of_connects_classes_have_and_set_the_levels_of_coteri
     assert (await worker.ask("PUT", own_path, {"level": "WARN"})).status_code == 200
     assert await level(worker, path) == "WARN"
     answer = await worker.ask("PUT", "/admin/loggers/org.apache.kafka.connect.runtime", {"level": "ERROR"})
-    assert set(answer.json()) == {"org.apache.kafka.connect.runtime", *CONNECT_LOGGERS}
+    assert set(answer.json()) == {"org.apache.kafka.connect.runtime", *COTERIE_LOGGER_BY_CONNECT_NAME}
     assert not logging.getLogger("coterie.worker").isEnabledFor(logging.WARNING)
     assert not any(name.startswith("org.apache.kafka") for name in runtime.loggers)
 

@@ -22,7 +22,7 @@ from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
 from coterie.rest import bodies, leader, server
 from coterie.rest.server import (
-    CLIENT_CERTIFICATE_NAME,
+    CLIENT_CERTIFICATE_NAME_KEY,
     RequestIntake,
     open_listeners,
     open_listening_socket,
@@ -52,7 +52,7 @@ def tls_of(
 
 
 async def show_client(request: Request) -> PlainTextResponse:
-    return PlainTextResponse(f"{request.url.scheme} {getattr(request.state, CLIENT_CERTIFICATE_NAME, 'no name')}")
+    return PlainTextResponse(f"{request.url.scheme} {getattr(request.state, CLIENT_CERTIFICATE_NAME_KEY, 'no name')}")
 
 
 @asynccontextmanager

@@ -235,4 +235,5 @@ def _duration_bounds(settings: BrokerSettings, duration: _DurationConfig) -> tup
 def _key(
     name: str, default: str, documentation: str, type_: Type = Type.INT, validator: Validator | None = None
 ) -> ConfigKey:
+    """The definition of a config of the broker or of a connect group."""
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator)

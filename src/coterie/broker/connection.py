@@ -74,7 +74,7 @@ class Connection:
         self._member_connection = MemberConnection(broker.connect_groups)
         self._reader = reader
         self._writer = writer
-        self._in_flight_slots = asyncio.Semaphore(broker.settings.in_flight_max)
+        self._in_flight_slots = asyncio.Semaphore(broker.settings.connection_requests_in_flight_max)
         self._connection_budget = ByteBudget(broker.settings.connection_in_flight_size_max)
         self._in_flight_task_count = 0
         """The number of requests in flight that are handled by asyncio tasks."""
@@ -286,7 +286,7 @@ class Connection:
                         self._in_flight_slots.release()
                         await self._send_response(begun)
                         self._response_count += 1
-                        if self._response_count % self._broker.settings.in_flight_max == 0:
+                        if self._response_count % self._broker.settings.connection_requests_in_flight_max == 0:
                             await asyncio.sleep(
                                 0
                             )  # yield to other connections while this one has more requests buffered

@@ -9,7 +9,8 @@ were up to 95,000 objects, and the broker answered no request for up to 0.4 s.
 import gc
 
 REQUESTS_PER_COLLECTION = 300
-"""A held heartbeat is about 50 objects, so a collection walks through about 15,000."""
+"""The number of requests from one collection to the next. A held heartbeat is about 50 objects, so a collection walks
+through about 15,000."""
 
 
 class YoungObjectCollector:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
-from coterie.broker.clock import make_steady_clock_ms, wall_ms
+from coterie.broker.clock import make_steady_clock_ms, wall_clock_ms
 from coterie.broker.connection import Connection
 from coterie.broker.context import BrokerContext
 from coterie.broker.groups.classic import CLASSIC_TOPIC, ClassicMachine
@@ -141,7 +141,7 @@ async def running_broker(
             transactions = await TransactionCoordinator.open(
                 log, settings.transactions, now_ms=now_ms, on_markers=notify_transaction_ended
             )
-            keeping = run_maintenance(log, settings.log_path, settings.maintenance, now_ms=wall_ms)
+            keeping = run_maintenance(log, settings.log_path, settings.maintenance, now_ms=wall_clock_ms)
             background = [
                 tasks.create_task(transactions.run(), name="transactions"),
                 tasks.create_task(keeping, name="upkeep of the log"),

@@ -88,9 +88,10 @@ class MaintenanceSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """Settings of one broker: its data directory, its listener, security, maintenance, and its limits for clients.
-    Names in ``_ms`` are durations in milliseconds, names in ``_size_max`` are numbers of bytes. ``in_flight_max`` and
-    ``connection_in_flight_size_max`` limit each connection, ``principal_in_flight_size_max`` all connections of a
-    principal. ``group_limits`` are all settings of classic groups."""
+    Names in ``_ms`` are durations in milliseconds, names in ``_size_max`` are numbers of bytes.
+    ``connection_requests_in_flight_max`` and ``connection_in_flight_size_max`` limit each connection,
+    ``principal_in_flight_size_max`` all connections of a principal. ``group_limits`` are all settings of classic
+    groups."""
 
     data_path: Path
     """The data directory, for this broker only; created if it does not exist."""
@@ -115,7 +116,7 @@ class BrokerSettings:
     fetch_size_max: int = 57_671_680
     """``fetch.max.bytes`` of the broker: the maximum size, in bytes, of all batches in one Fetch response together. The
     first batch is returned even if it is larger."""
-    frame_size_max: int = defaults.FRAME_SIZE_MAX
+    frame_size_max: int = defaults.FRAME_SIZE_MAX_BYTES
     """``socket.request.max.bytes``: the maximum size of a request, in bytes. A peer that announces more is
     disconnected."""
     connections_max: int = defaults.CONNECTIONS_MAX
@@ -123,7 +124,7 @@ class BrokerSettings:
     connections_per_address_max: int | None = None
     """``max.connections.per.ip``: the maximum number of open connections from one IP address. None: only
     ``connections_max`` limits them, because all clients on one machine share an address."""
-    in_flight_max: int = defaults.IN_FLIGHT_MAX
+    connection_requests_in_flight_max: int = defaults.IN_FLIGHT_REQUESTS_MAX
     """The maximum number of requests of one connection in flight: read, but without a written response. At the limit
     the connection's socket is not read."""
     connection_in_flight_size_max: int = 104_857_600

@@ -11,12 +11,19 @@ from typing import NamedTuple
 
 from coterie.nouns.errors import WireError
 
-_SHORT_NAMES = {
+_SHORT_NAME_BY_OID = {
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.9": "STREET", "2.5.4.10": "O",
     "2.5.4.11": "OU", "0.9.2342.19200300.100.1.1": "UID", "0.9.2342.19200300.100.1.25": "DC",
 }  # fmt: skip
 """RFC 2253's names of attribute types, by OID. All other types are written as OIDs, for example emailAddress."""
-_ENCODINGS = {0x0C: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1B: "latin-1", 0x1E: "utf-16-be"}
+_TEXT_ENCODING_BY_TAG = {
+    0x0C: "utf-8",
+    0x13: "latin-1",
+    0x14: "latin-1",
+    0x16: "latin-1",
+    0x1B: "latin-1",
+    0x1E: "utf-16-be",
+}
 """The ASN.1 types whose values are written as text, by tag, each with its encoding: UTF8String, PrintableString,
 TeletexString, IA5String, GeneralString, BMPString. The encodings are those of Java 25. Java 17 reads each of these
 types as UTF-8, which differs for TeletexString and BMPString."""
@@ -43,19 +50,22 @@ def distinguished_name(certificate: bytes) -> str:
     :raises WireError: when the certificate is malformed.
     """
     try:
-        (whole,) = _elements(certificate)
-        signed, *_ = _elements(whole.content)
-        fields = [one for one in _elements(signed.content) if one.tag != _VERSION_TAG]
+        (whole,) = _parse_der_elements(certificate)
+        signed, *_ = _parse_der_elements(whole.content)
+        fields = [one for one in _parse_der_elements(signed.content) if one.tag != _VERSION_TAG]
         parts = [
-            "+".join(_attribute_text(*_elements(attribute.content)) for attribute in _elements(part.content))
-            for part in _elements(fields[_SUBJECT_INDEX].content)
+            "+".join(
+                _attribute_text(*_parse_der_elements(attribute.content))
+                for attribute in _parse_der_elements(part.content)
+            )
+            for part in _parse_der_elements(fields[_SUBJECT_INDEX].content)
         ]
     except (ValueError, IndexError, TypeError) as error:
         raise WireError("the subject of the peer's certificate is malformed") from error
     return ",".join(reversed(parts))
 
 
-class _Element(NamedTuple):
+class _DerElement(NamedTuple):
     """One element of DER."""
 
     tag: int
@@ -64,7 +74,7 @@ class _Element(NamedTuple):
     """The element with its tag and length."""
 
 
-def _elements(data: bytes) -> Iterator[_Element]:
+def _parse_der_elements(data: bytes) -> Iterator[_DerElement]:
     """The elements of which ``data`` consists.
 
     :raises ValueError: when ``data`` is malformed.
@@ -80,20 +90,20 @@ def _elements(data: bytes) -> Iterator[_Element]:
         end = position + length
         if has_long_tag or has_unknown_length or end > len(data):
             raise ValueError("an element has a tag of several bytes, no length, or more bytes than follow")
-        yield _Element(tag, data[position:end], data[begin:end])
+        yield _DerElement(tag, data[position:end], data[begin:end])
 
 
-def _attribute_text(kind: _Element, value: _Element) -> str:
+def _attribute_text(kind: _DerElement, value: _DerElement) -> str:
     """One attribute of a name, with its type and its value. A value whose type has no name in RFC 2253 or that is no
     text is written as the hexadecimal bytes of its DER."""
-    oid = _object_id(kind.content)
-    name, encoding = _SHORT_NAMES.get(oid), _ENCODINGS.get(value.tag)
+    oid = _oid_text(kind.content)
+    name, encoding = _SHORT_NAME_BY_OID.get(oid), _TEXT_ENCODING_BY_TAG.get(value.tag)
     if name is None or encoding is None:
         return f"{name or oid}=#{value.whole.hex()}"
     return f"{name}={_escape_subject_value(value.content.decode(encoding, 'replace'))}"
 
 
-def _object_id(content: bytes) -> str:
+def _oid_text(content: bytes) -> str:
     """The dotted text of an OID's content: numbers in base 128, of which the first combines two."""
     numbers = [0]
     for byte in content:

@@ -35,12 +35,12 @@ MAVEN_CENTRAL = f"https://{_MAVEN_CENTRAL_HOST}/maven2"
 INITIAL_REBALANCE_DELAY_MS = 3_000
 """The default of ``group.initial.rebalance.delay.ms``."""
 GROUPS_MAX = 10_000
-"""The maximum number of groups of the broker."""
+"""The default of the maximum number of groups of the broker."""
 GROUP_SIZE_MAX = 2**31 - 1
-"""The maximum number of members of one group."""
-FRAME_SIZE_MAX = 104_857_600
-"""The maximum size of one request, in bytes."""
+"""The default of the maximum number of members of one group."""
+FRAME_SIZE_MAX_BYTES = 104_857_600
+"""The default of the maximum size of one request, in bytes."""
 CONNECTIONS_MAX = 2_000
-"""The maximum number of connections to the broker."""
-IN_FLIGHT_MAX = 32
-"""The maximum number of requests of one connection whose responses are not sent yet."""
+"""The default of the maximum number of connections to the broker."""
+IN_FLIGHT_REQUESTS_MAX = 32
+"""The default of the maximum number of requests of one connection whose responses are not sent yet."""

@@ -60,9 +60,9 @@ Validator = Callable[[str], str | None]
 """Checks a value that is present, of the right type and trimmed. Returns one sentence when the value is invalid, else
 None."""
 
-_INTEGER_BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+_BIT_COUNT_BY_INTEGER_TYPE = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
 """The number of bits of the whole-number types."""
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
+_WHOLE_NUMBER_PATTERN = re.compile(r"[+-]?[0-9]{1,40}")
 """A whole number of at most 40 digits: more than any valid number has, and far below 4,300 digits, Python's limit for
 ``int(text)``."""
 
@@ -102,7 +102,7 @@ class ConfigKey:
     name_in_validator_errors: str = ""
     """The name in the messages of the validator; empty means ``name``. As in Connect, such messages about a key of a
     transform, predicate or converter have the key without its prefix."""
-    is_hidden_in_errors: bool = False
+    is_value_hidden_in_errors: bool = False
     """Whether error messages hide the value although its type is not PASSWORD, because the value may contain a
     password, as a URL may."""
 
@@ -137,7 +137,7 @@ class ConfigKey:
         name, reason = self.name_in_type_errors or self.name, type_error(self.type, value)
         if reason is None and self.validator is not None:
             name, reason = self.name_in_validator_errors or self.name, self.validator(value.strip())
-        shown_value = Secret(value) if self.type is Type.PASSWORD or self.is_hidden_in_errors else value
+        shown_value = Secret(value) if self.type is Type.PASSWORD or self.is_value_hidden_in_errors else value
         if self.type is Type.LIST:
             shown_value = f"[{', '.join(split_list(value))}]"  # As Java writes a list.
         return None if reason is None else invalid_value_message(name, shown_value, reason)
@@ -248,9 +248,9 @@ def type_error(type_: Type, value: str) -> str | None:
     """One sentence when the text ``value`` cannot be parsed as ``type_``, else None."""
     match type_:
         case Type.SHORT | Type.INT | Type.LONG:
-            bound = 1 << (_INTEGER_BITS[type_] - 1)
+            bound = 1 << (_BIT_COUNT_BY_INTEGER_TYPE[type_] - 1)
             # int() alone would also accept 1_000, and digits of any script.
-            is_valid = _WHOLE_NUMBER.fullmatch(value.strip()) and -bound <= int(value) < bound
+            is_valid = _WHOLE_NUMBER_PATTERN.fullmatch(value.strip()) and -bound <= int(value) < bound
             return None if is_valid else "Not a number of type " + type_.value
         case Type.DOUBLE:
             return None if _is_convertible(float, value) else "Not a number of type DOUBLE"

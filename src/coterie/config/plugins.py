@@ -77,17 +77,18 @@ def find_plugin(plugins: Iterable[Plugin], name: str, version_range: str | None 
 
 
 def version_error(plugin: Plugin, version_range: str) -> str | None:
-    """The error message, in Connect's words, when the version of ``plugin`` is not in ``version_range``; None when it
-    is.
+    """The error message, in Connect's words, when the version of ``plugin`` is not in ``version_range``, or the plug-in
+    has no version; another error message when ``version_range`` is invalid. None when the version is in the range.
 
-    ``version_range``: one version, ``latest``, or an interval as Maven writes it: ``[1.0,2.0)``, ``[1.0,)`` (KIP-891).
+    ``version_range``: one version; an interval as Maven writes it: ``[1.0,2.0)``, ``[1.0,)`` (KIP-891); or ``latest``
+    or a blank text, which accept every plug-in, also one without a version.
     """
     requirement = version_range.strip()
     if requirement in ("", "latest"):
         return None
-    if not (interval := _INTERVAL.fullmatch(requirement)):
+    if not (interval := _VERSION_INTERVAL_PATTERN.fullmatch(requirement)):
         requirement = f"[{requirement},{requirement}]"
-        interval = _INTERVAL.fullmatch(requirement)
+        interval = _VERSION_INTERVAL_PATTERN.fullmatch(requirement)
     if interval is None:
         return f"Invalid version range {version_range}: use a version, latest, or an interval such as [1.0,2.0)"
     if plugin.version is not None and _interval_contains(interval, plugin.version):
@@ -98,13 +99,13 @@ def version_error(plugin: Plugin, version_range: str) -> str | None:
     )
 
 
-_INTERVAL = re.compile(r"([\[(])([^\[\](),]{0,100}),([^\[\](),]{0,100})([\])])")
+_VERSION_INTERVAL_PATTERN = re.compile(r"([\[(])([^\[\](),]{0,100}),([^\[\](),]{0,100})([\])])")
 """An interval of versions; an empty end has no limit. A version has at most 100 characters: Python converts no text of
 thousands of digits into a number."""
 
 
 def _interval_contains(interval: re.Match[str], version: str) -> bool:
-    """Whether ``version`` is in the interval that :data:`_INTERVAL` has matched."""
+    """Whether ``version`` is in the interval that :data:`_VERSION_INTERVAL_PATTERN` has matched."""
     opening, least, greatest, closing = (text.strip() for text in interval.groups())
     number = _comparable_version(version)
     if least and (number < _comparable_version(least) or (opening == "(" and number == _comparable_version(least))):

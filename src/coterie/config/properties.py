@@ -7,7 +7,7 @@ import javaproperties
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.text import without_lone_surrogates
 
-_LINE_END = re.compile(r"\r\n|\r|\n")
+_LINE_END_PATTERN = re.compile(r"\r\n|\r|\n")
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -22,7 +22,7 @@ def parse_properties(text: str) -> dict[str, str]:
         for element in javaproperties.parse(text):
             if isinstance(element, javaproperties.KeyValue):
                 values[without_lone_surrogates(element.key)] = without_lone_surrogates(element.value)
-            line_number += len(_LINE_END.findall(element.source))
+            line_number += len(_LINE_END_PATTERN.findall(element.source))
     except javaproperties.InvalidUEscapeError as error:
         raise ConfigError({f"line {line_number}": [f"{error}; four hexadecimal digits must follow \\u"]}) from None
     return values

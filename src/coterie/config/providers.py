@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 PROVIDERS_KEY = "config.providers"
 """The key with the names of the providers; the other keys of the providers begin with it and a dot."""
-UNKNOWN_REFERENCES_LOGGED = 5
+LOGGED_UNKNOWN_REFERENCES_MAX = 5
 """How many references to unknown providers the warning about a config names."""
 _CLASS_PREFIX = "org.apache.kafka.common.config.provider."
 
@@ -158,7 +158,7 @@ class DirectoryConfigProvider(_PathConfigProvider):
             raise WorldError(f"Could not read file {key} in {path}: it is not UTF-8") from None
 
 
-_PROVIDER_CLASSES: Mapping[str, type[EnvVarConfigProvider | FileConfigProvider | DirectoryConfigProvider]] = {
+_PROVIDER_CLASS_BY_NAME: Mapping[str, type[EnvVarConfigProvider | FileConfigProvider | DirectoryConfigProvider]] = {
     _CLASS_PREFIX + provider.__name__: provider
     for provider in (EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider)
 }
@@ -184,8 +184,8 @@ class ConfigProviders:
         for name in split_list(properties.get(PROVIDERS_KEY, "")):
             class_key = f"{PROVIDERS_KEY}.{name}.class"
             class_name = properties.get(class_key, "").strip()
-            if (provider_class := _PROVIDER_CLASSES.get(class_name)) is None:
-                reason = f"must be one of {', '.join(_PROVIDER_CLASSES)}"
+            if (provider_class := _PROVIDER_CLASS_BY_NAME.get(class_name)) is None:
+                reason = f"must be one of {', '.join(_PROVIDER_CLASS_BY_NAME)}"
                 errors[class_key] = [invalid_value_message(class_key, class_name or "''", reason)]
                 continue
             prefix = f"{PROVIDERS_KEY}.{name}.param."
@@ -256,8 +256,8 @@ class ConfigProviders:
 
 def _log_unknown_references(references: Sequence[str]) -> None:
     """Log one warning about ``references`` to providers that the worker does not have."""
-    named = ", ".join(references[:UNKNOWN_REFERENCES_LOGGED])
-    if (others := len(references) - UNKNOWN_REFERENCES_LOGGED) > 0:
+    named = ", ".join(references[:LOGGED_UNKNOWN_REFERENCES_MAX])
+    if (others := len(references) - LOGGED_UNKNOWN_REFERENCES_MAX) > 0:
         named += f" and {others} more"
     log.warning(
         "References of a config are not replaced by values, because the worker's %s lacks their providers: %s",

@@ -29,12 +29,12 @@ from coterie.config.security import TlsFiles
 from coterie.nouns.errors import ConfigError, invalid_value_message
 from coterie.nouns.ids import WorkerId, WorkerUrl
 
-HTTPS_PREFIX = "listeners.https."
+HTTPS_KEY_PREFIX = "listeners.https."
 """The prefix of the keys for https listeners."""
 CLIENT_AUTH_KEY = "ssl.client.auth"
-"""Whether clients of https listeners need a certificate; the key without :data:`HTTPS_PREFIX`."""
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""The key that determines whether clients of https listeners need a certificate; without :data:`HTTPS_KEY_PREFIX`."""
+_HEADER_NAME_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE_PATTERN = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _NonEmptyText = Annotated[str, Field(min_length=1)]
 _Texts = Annotated[
@@ -102,7 +102,7 @@ class RestTls:
             and the error lists all that are wrong. Only if none is wrong, ``ssl.client.auth`` is checked, and whether
             the truststore that it needs is set.
         """
-        prefix = HTTPS_PREFIX if any(key.startswith(HTTPS_PREFIX) for key in properties) else ""
+        prefix = HTTPS_KEY_PREFIX if any(key.startswith(HTTPS_KEY_PREFIX) for key in properties) else ""
         files = TlsFiles.from_properties(properties, prefix=prefix)
         key = prefix + CLIENT_AUTH_KEY
         value = properties.get(key, "").strip().lower() or ClientAuth.NONE.value
@@ -255,7 +255,8 @@ class RestSettings(BaseModel):
     # -- checks between keys ------------------------------------------------------------------------------------------
 
     def rest_contradiction_errors(self) -> dict[str, list[str]]:
-        """The errors, by key, of values that are valid but contradict each other."""
+        """The errors, by key, of values that are valid but contradict each other, and of a missing certificate when a
+        listener has the scheme https."""
         errors: dict[str, list[str]] = {}
         schemes = {listener.scheme for listener in self.rest_listeners}
         advertised = self.rest_advertised_listener
@@ -268,10 +269,10 @@ class RestSettings(BaseModel):
             errors[key] = [invalid_value_message(key, value, f"listeners has the port {used[0]}, too")]
         schemes |= {listener.scheme for listener in self.rest_admin_listeners}
         if RestScheme.HTTPS in schemes and self.rest_tls.files.certificate_location is None:
-            key = f"{HTTPS_PREFIX}ssl.keystore.location"
+            key = f"{HTTPS_KEY_PREFIX}ssl.keystore.location"
             errors[key] = [
                 f'Missing required configuration "{key}" with an https listener: name the PEM file with the '
-                f"certificate and its key, and set {HTTPS_PREFIX}ssl.keystore.type=PEM."
+                f"certificate and its key, and set {HTTPS_KEY_PREFIX}ssl.keystore.type=PEM."
             ]
         return errors
 
@@ -313,9 +314,9 @@ def _parse_header_rules(rules: str) -> tuple[ResponseHeader, ...]:
         # Connect also has setDate and addDate, with a date as value; a fixed date in every response has no use.
         if action not in ("set", "add") or not colon or not name:
             raise ValueError(f"{rule!r} is not `set NAME: VALUE` or `add NAME: VALUE`")
-        if _HEADER_NAME.fullmatch(name) is None:
+        if _HEADER_NAME_PATTERN.fullmatch(name) is None:
             raise ValueError(f"{rule!r}: a header's name consists of ASCII letters, digits and !#$%&'*+-.^_`|~")
-        if _HEADER_VALUE.fullmatch(value) is None:
+        if _HEADER_VALUE_PATTERN.fullmatch(value) is None:
             raise ValueError(
                 f"{rule!r}: a header's value consists of characters of Latin-1, without control characters"
             )

@@ -16,8 +16,10 @@ SECRET_NAME_PATTERN = (
 """A pattern that a search finds in the names of all keys whose values are secret. Only the name decides, since options
 of Spark's sources and sinks have no definitions. The pattern means the same in Python and in Java, without regard to
 case."""
-_SECRET_NAME = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
-_URL_WITH_PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE)
+_COMPILED_SECRET_NAME_PATTERN = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
+_URL_WITH_PASSWORD_PATTERN = re.compile(
+    r"://[^/\s@:]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE
+)
 _REFERENCE_PATTERN = re.compile(r"\$\{([^}:]{0,255}):(?:([^}:]*):)?([^}]*)\}")
 """A reference, as in Kafka: the provider's name, the path, which may be absent, and the key. The provider's name has at
 most 255 characters: without a limit, the search would take time with the square of a text's length. The reference
@@ -53,7 +55,7 @@ def _is_secret(key: str, value: str) -> bool:
     # Without a provider or a key, no provider resolves the text: it may itself be the secret.
     if reference is not None and reference[1] and reference[3]:
         return False
-    return bool(_SECRET_NAME.search(key)) or bool(_URL_WITH_PASSWORD.search(value))
+    return bool(_COMPILED_SECRET_NAME_PATTERN.search(key)) or bool(_URL_WITH_PASSWORD_PATTERN.search(value))
 
 
 SecretsFollower = Callable[[Sequence[str]], None]

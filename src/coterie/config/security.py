@@ -210,10 +210,12 @@ class _SecurityParser:
 
     def tls_fields(self) -> dict[str, Any]:
         """The fields of a :class:`TlsFiles`, from the keys ``ssl.*``. Errors are recorded."""
-        truststore = self._set_values.get("ssl.ca.location") or self._store_location_and_check_pem(
+        truststore = self._set_values.get("ssl.ca.location") or self._location_of_store_and_check_pem(
             "truststore", "set ssl.ca.location"
         )
-        keystore = self._store_location_and_check_pem("keystore", "set ssl.certificate.location and ssl.key.location")
+        keystore = self._location_of_store_and_check_pem(
+            "keystore", "set ssl.certificate.location and ssl.key.location"
+        )
         certificate = self._set_values.get("ssl.certificate.location") or keystore
         key = self._set_values.get("ssl.key.location") or keystore
         if bool(certificate) != bool(key):
@@ -229,7 +231,7 @@ class _SecurityParser:
             "key_password": self._set_values.get("ssl.key.password"),
         }
 
-    def _store_location_and_check_pem(self, store: str, advice_if_not_pem: str) -> str | None:
+    def _location_of_store_and_check_pem(self, store: str, advice_if_not_pem: str) -> str | None:
         """The value of ``ssl.<store>.location`` (``store`` is "truststore" or "keystore"), or None when it is not set.
         If the store has another type than PEM, an error is recorded; its message recommends ``advice_if_not_pem``."""
         location, type_ = (

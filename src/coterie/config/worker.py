@@ -11,7 +11,7 @@ from coterie.config import defaults
 from coterie.config.definition import split_list
 from coterie.config.inter_worker import InterWorkerSettings
 from coterie.config.providers import PROVIDERS_KEY, ConfigProviders
-from coterie.config.rest import CLIENT_AUTH_KEY, HTTPS_PREFIX, RestSettings, RestTls
+from coterie.config.rest import CLIENT_AUTH_KEY, HTTPS_KEY_PREFIX, RestSettings, RestTls
 from coterie.config.security import SECURITY_KEYS as SECURITY_KEYS
 from coterie.config.security import TLS_FILE_KEYS, KafkaSecurity
 from coterie.config.validation_messages import messages_by_key
@@ -203,6 +203,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
 
         :raises ConfigError: when keys are invalid or missing, or contradict each other. Lists the errors of the first
             check that fails, by key: of the config providers, of the references, of single keys, and between keys.
+        :raises SecretNotHiddenError: when the value of a reference cannot be hidden everywhere.
         """
         providers = ConfigProviders.from_properties(properties)
         properties = providers.resolve(properties)
@@ -233,7 +234,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     def unknown_keys(cls, properties: Mapping[str, str]) -> list[str]:
         """The keys of ``properties`` that no setting of a worker has, sorted. Like Connect, a worker ignores these keys
         with a warning."""
-        https_keys = {HTTPS_PREFIX + key for key in {*TLS_FILE_KEYS, CLIENT_AUTH_KEY}}
+        https_keys = {HTTPS_KEY_PREFIX + key for key in {*TLS_FILE_KEYS, CLIENT_AUTH_KEY}}
         known_keys = _config_keys(cls) | SECURITY_KEYS | https_keys | {CLIENT_AUTH_KEY}
         return sorted(
             key

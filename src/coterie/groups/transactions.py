@@ -233,7 +233,7 @@ def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
     """Abort the open transaction if its timeout has passed; if not, set the timer to its deadline again. Nothing
     happens without an open transaction."""
     written = turn.transaction.last_record
-    due_ms = None if written is None else deadline_ms(written)
+    due_ms = None if written is None else open_transaction_deadline_ms(written)
     if written is None or due_ms is None:
         return
     if turn.now_ms >= due_ms:
@@ -244,7 +244,7 @@ def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
         turn.effects.append(SetTimer(at_ms=due_ms))
 
 
-def deadline_ms(written: TransactionWritten) -> int | None:
+def open_transaction_deadline_ms(written: TransactionWritten) -> int | None:
     """The time, in ms, at which the open transaction of ``written`` is aborted; None if none is open. A shell that has
     restarted uses this to set its timer."""
     if written.state is not TransactionState.ONGOING:
@@ -256,7 +256,7 @@ def deadline_ms(written: TransactionWritten) -> int | None:
 
 
 def check_producer(transaction: TransactionalIdState, producer: ProducerIdAndEpoch) -> TransactionWritten:
-    """The state of the transactional id, if ``producer`` is its present producer.
+    """The last written state of the transactional id, if ``producer`` is its present producer.
 
     :raises KafkaRefusal: INVALID_PRODUCER_ID_MAPPING, when the transactional id has another producer id or none yet;
         PRODUCER_FENCED, when it has this producer id, but another epoch.

@@ -22,7 +22,7 @@ from coterie.herder.writes import submit_own_write_as_leader
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
-FINISH_CHECK_DELAY_MS = 10_000
+NEXT_GENERATION_CHECK_DELAY_MS = 10_000
 """How long tasks wait, from the time at which this worker found the closed checkpoint generation, before this worker
 checks whether another worker is creating the next one; also the time between two checks. The owner of the connector
 checks only if it could not split the connector's config."""
@@ -31,7 +31,11 @@ checks only if it could not split the connector's config."""
 def set_closed_checkpoint_timer(turn: Turn, connector: ConnectorName) -> None:
     """Set the timer of :func:`order_next_generation_if_awaited`, because a task of ``connector`` waits for another
     config."""
-    turn.emit(SetTimer(timer=ClosedCheckpointCheckDue(connector=connector), at_ms=turn.now_ms + FINISH_CHECK_DELAY_MS))
+    turn.emit(
+        SetTimer(
+            timer=ClosedCheckpointCheckDue(connector=connector), at_ms=turn.now_ms + NEXT_GENERATION_CHECK_DELAY_MS
+        )
+    )
 
 
 def order_next_generation_if_awaited(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
@@ -116,8 +120,8 @@ def warn_if_awaited_publication_refused(turn: Turn, name: ConnectorName, refusal
         WriteLogMessage(
             text=(
                 f"Connector {name}: the leader did not accept the task configs that this worker published: "
-                f"{refusal}. Tasks of this worker wait for these configs, so every {FINISH_CHECK_DELAY_MS} ms this "
-                "worker checks whether another worker has published task configs, and if not sends these again"
+                f"{refusal}. Tasks of this worker wait for these configs, so every {NEXT_GENERATION_CHECK_DELAY_MS} ms "
+                "this worker checks whether another worker has published task configs, and if not sends these again"
             ),
             is_warning=True,
         )

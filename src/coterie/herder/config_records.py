@@ -26,7 +26,7 @@ class ConnectorConfigWritten:
     connector: ConnectorName
     config: Mapping[str, str] | None
     incarnation: Incarnation | None = None
-    """None when the line contains none, because Connect's own tools wrote it."""
+    """None when the line contains none: Connect's own tools wrote it, or it is the tombstone of a deleted connector."""
     request_id: ClientRequestId | None = None
     """The request that wrote the line; None when the line contains none."""
 
@@ -111,8 +111,8 @@ ConfigRecord: TypeAlias = (
     | IgnoredLine
 )
 
-_SESSION_KEY = "session-key"
-"""The key of the line with the session key."""
+_SESSION_KEY_RECORD_KEY = "session-key"
+"""The record key of the line that contains the session key."""
 _UNSUPPORTED_KEY_PREFIX = "tasks-fencing-"
 """The prefix of the keys that Connect uses and Coterie does not support."""
 
@@ -137,7 +137,7 @@ def parse_line(key: bytes | None, value: bytes | None) -> ConfigRecord:
         return _parse_commit(ConnectorName(name.removeprefix("commit-")), body)
     if name.startswith("restart-connector-"):
         return _parse_restart(ConnectorName(name.removeprefix("restart-connector-")), body)
-    if name == _SESSION_KEY:
+    if name == _SESSION_KEY_RECORD_KEY:
         return _parse_session_key(body)
     if name.startswith(_UNSUPPORTED_KEY_PREFIX):
         return IgnoredLine()
@@ -314,7 +314,7 @@ def session_key_line(session_key: SessionKey) -> NewTopicRecord:
         "algorithm": session_key.algorithm,
         "creation-timestamp": session_key.created_at_ms,
     }
-    return _make_line(_SESSION_KEY, fields)
+    return _make_line(_SESSION_KEY_RECORD_KEY, fields)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------

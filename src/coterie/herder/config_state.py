@@ -24,7 +24,7 @@ from coterie.nouns.states import TargetState
 WRITTEN_REQUESTS_MAX = 10_000
 """How many of the last requests that have written lines are kept: more than a group writes within the time limit of a
 request."""
-UNREAD = ConfigOffset(-1)
+CONFIG_OFFSET_BEFORE_FIRST_LINE = ConfigOffset(-1)
 """The config offset of a worker that has read no line yet."""
 
 
@@ -71,7 +71,7 @@ class TaskConfigsCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRequest:
-    """A client's request whose line was read."""
+    """A client's request whose line was read, and the config that the connector had before that line."""
 
     replaced_config: Mapping[str, str] | None
     """The config that the connector had before the line; None when there was no such connector."""
@@ -84,7 +84,7 @@ class ConfigState:
     set. :meth:`jobs` are those of all connectors, in any target state."""
 
     def __init__(self) -> None:
-        self.offset = UNREAD
+        self.offset = CONFIG_OFFSET_BEFORE_FIRST_LINE
         """Offset of the last line that was read, plus one: the group protocol's config offset."""
         self.position = LogPosition(0)
         """The position of this worker's reader: at least ``offset``, and greater when what follows the last line is no
@@ -247,8 +247,8 @@ class ConfigState:
 
     def connectors_to_split(self) -> Iterator[ConnectorName]:
         """The started connectors that have to be split: their task configs were never committed, or the last commit is
-        incomplete or belongs to a config with other values than the present one. A connector whose last commit is empty
-        is left out: it was stopped, and was resumed without a new config."""
+        incomplete or belongs to a config with other values than the present one. So a connector whose last commit is
+        empty, and belongs to the present config, is left out: it was stopped, and was resumed without a new config."""
         for name, connector in self._connectors.items():
             is_split = not connector.has_incomplete_commit and connector.config_at_last_commit == connector.config
             if not is_split and self.target_state(name) is TargetState.STARTED:
@@ -264,7 +264,8 @@ class ConfigState:
 
 def _with_commit_and_missing_tasks(connector: Connector, commit: TaskConfigsCommit) -> tuple[Connector, list[int]]:
     """``connector`` after the commit, and the numbers of the committed tasks whose configs are missing. Task configs of
-    another incarnation are ignored: compaction keeps those of a deleted connector.
+    another incarnation are ignored, if the line of the connector's config contains the incarnation: compaction keeps
+    those of a deleted connector.
 
     The commit of a stop is empty. If compaction has removed the commits before it, ``configs_of_checkpointed_tasks``
     contains the last config of every task that ever had one, also of a task that the commit before the stop did not

@@ -31,7 +31,7 @@ from coterie.herder.seams import SourcePartsChanged, TaskSpec
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import ConnectorRetryDue
 from coterie.herder.work import (
-    Affected,
+    AffectedConnectors,
     LocalConnector,
     NotSplit,
     PublishedTaskConfigs,
@@ -56,7 +56,7 @@ REPORTED_REFUSALS_MIN = 7
 a crash of the leader there are fewer, since another leader is found within a session timeout of 10 s."""
 
 
-def reconcile(turn: Turn, affected: Affected = None) -> None:
+def reconcile(turn: Turn, affected: AffectedConnectors = None) -> None:
     """Split those of the ``affected`` connectors that are assigned to this worker, publish their task configs, and
     report their statuses; end the splits of those that are no longer assigned to it. A newly assigned connector is only
     noticed if ``affected`` is None, which means all connectors."""
@@ -178,8 +178,8 @@ def _report_running_or_restarting(turn: Turn, name: ConnectorName, local_connect
 
 def _start_split(turn: Turn, name: ConnectorName, local_connector: LocalConnector, connector: Connector) -> None:
     """Start a split: let this worker's runtime compute the task configs of the connector's current config. If a task of
-    the connector is failing, the new task configs keep the present distribution of the source partitions among the
-    tasks, as far as the new config permits this."""
+    the connector is failing, the new task configs keep the present distribution of the source parts (for Kafka:
+    partitions) among the tasks, as far as the new config permits this."""
     attempts = 0
     if (
         isinstance(local_connector.state, SplitRetryPending)
@@ -346,7 +346,7 @@ def on_source_parts_changed(turn: Turn, event: SourcePartsChanged) -> None:
         local_connector.state = NotSplit()
 
 
-def resplit_if_from_last_split(turn: Turn, spec: TaskSpec) -> None:
+def resplit_if_config_is_of_last_split(turn: Turn, spec: TaskSpec) -> None:
     """The checkpoint generation of a task's config is closed. If the config is from this worker's last split of the
     connector, another worker has closed the checkpoint generation, possibly the former owner of the connector: split
     the connector again."""
@@ -369,7 +369,8 @@ def resplit_if_unsplittable(turn: Turn, name: ConnectorName) -> None:
 
 def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None:
     """The leader has accepted or refused the task configs, or could not be reached. If it has not accepted them, they
-    are sent again with back-off. A result for an older config is ignored."""
+    are sent again with back-off, and the reason is logged, except for a refused signature that may have been made just
+    before a new key was read. A result for an older config is ignored."""
     local_connector = turn.herder.work.local_connectors.get(event.connector)
     if local_connector is None:
         return

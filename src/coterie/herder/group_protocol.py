@@ -28,14 +28,19 @@ class GroupProtocol(Protocol):
     """
 
     def resume_inherited_membership(self, turn: Turn) -> None:
-        """Called when the runtime is open and both logs are read: this worker can run jobs now."""
+        """The runtime is open and both logs are read. If this worker continues the membership of its previous
+        process: in a classic group, set the timer of the scheduled rebalance delay that the previous process has
+        received; in a connect group, begin to report the configured jobs if this worker is the leader. Does nothing if
+        there is nothing to continue."""
         ...
 
     def on_membership_event(self, turn: Turn, event: MembershipEvent) -> None:
         """Process an event of the member machine, other than `LeaseRenewed` and `MembershipRefused`."""
         ...
 
-    def on_config_log_end_found(self, turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
+    def on_config_log_end_lookup_ended(
+        self, turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None
+    ) -> None:
         """The lookup of the config log's end offset for this protocol (`LogEndLookupForAssignment`) has ended;
         ``end_offset`` is None if the log could not be reached."""
         ...

@@ -63,8 +63,10 @@ def snapshot_round(
     unassigned: Mapping[Job, str],
     policy: RebalancePolicy,
 ) -> RoundSnapshot:
-    """The snapshot of a computed round. It contains the departed members of the ``previous`` round, and the members of
-    that round that have left since then, as far as their jobs are still unassigned."""
+    """The snapshot of a computed round. ``request`` contains the members' reports, ``views`` the same reports as the
+    assignor's input, ``assignments`` the computed result; ``unassigned`` are the configured jobs that the round assigns
+    to no worker, each with the reason. The snapshot also contains the departed members of the ``previous`` round, and
+    the members of that round that have left since then, as far as their jobs are still unassigned."""
     departed: tuple[DepartedMember, ...] = ()
     if previous is not None and unassigned:
         left = Jobs.of(unassigned)

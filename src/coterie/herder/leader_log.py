@@ -51,7 +51,10 @@ def open_log_if_leader_else_close(turn: Turn) -> None:
         leader_log.last_number += 1
         leader_log.state = OpeningLeaderLog(opening_number=leader_log.last_number)
         turn.emit(
-            OpenLeaderLog(opening_number=leader_log.last_number, transaction_timeout_ms=herder.lease.session_timeout_ms)
+            OpenLeaderLog(
+                opening_number=leader_log.last_number,
+                transaction_timeout_ms=herder.lease_durations.session_timeout_ms,
+            )
         )
 
 

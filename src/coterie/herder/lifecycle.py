@@ -164,10 +164,11 @@ def on_request_intake_closed(turn: Turn) -> None:
     turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
 
 
-def on_time_limit(turn: Turn, timer: Literal["last requests", "shutdown", "relaunch"]) -> None:
-    """A time limit is over: accept no more requests, leave the group or close the runtime, although some tasks still
-    run; they end with the process or with the runtime. If a round is running, a relaunched process joins it again. Does
-    nothing if the worker neither shuts down nor relaunches."""
+def on_shutdown_or_relaunch_timer(turn: Turn, timer: Literal["last requests", "shutdown", "relaunch"]) -> None:
+    """A time limit of a shutdown or of a relaunch is over, although some tasks may still run; they end with the process
+    or with the runtime. If ``timer`` is ``last requests``, accept no more requests; if it is ``shutdown``, leave the
+    group; if it is ``relaunch``, close the runtime. If a round is running, a relaunched process joins it again. Does
+    nothing if this step is already taken or no longer needed."""
     match timer, turn.herder.lifecycle.phase:
         case "last requests", ShuttingDown() | Relaunching():
             _close_request_intake(turn)
@@ -184,7 +185,7 @@ def exit_or_relaunch_as_new_member(turn: Turn) -> None:
     phase = turn.herder.lifecycle.phase
     assert isinstance(phase, LeavingGroup)
     if phase.relaunches:
-        turn.emit(relaunch_order(handover=None))
+        turn.emit(make_relaunching_exit(handover=None))
     else:
         turn.emit(Exit(exit_code=phase.exit_code, reason=phase.reason))
 
@@ -200,12 +201,12 @@ def on_membership_suspended(turn: Turn, handover: ConnectMembershipHandover | No
     """The member has sent its last request, in a connect group: end the process and execute it again, with the
     membership in ``handover``. Does nothing if the worker has begun to shut down since then."""
     if turn.herder.lifecycle.is_relaunching:
-        turn.emit(relaunch_order(handover))
+        turn.emit(make_relaunching_exit(handover))
 
 
-def relaunch_order(handover: Handover | None) -> Exit:
-    """The order to execute the process again, with the membership that the next process continues. With None, the next
-    process joins as a new member."""
+def make_relaunching_exit(handover: Handover | None) -> Exit:
+    """The effect that ends this process and executes it again; the next process continues the membership in
+    ``handover``. With None, the next process joins as a new member."""
     return Exit(exit_code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover)
 
 

@@ -22,7 +22,7 @@ def on_request(turn: Turn, id_: RequestId, request: SetGroupLoggerLevel) -> None
     turn.emit(AppendConfigLines(purpose=AppendForLoggerLevel(id=id_), lines=(line,)))
 
 
-def answer_durable_level(turn: Turn, id_: RequestId) -> None:
+def answer_request_of_durable_level(turn: Turn, id_: RequestId) -> None:
     """The line that sets the level is durable: answer its request ``id_``."""
     _answer_request(turn, id_, SuccessWithoutContent())
 

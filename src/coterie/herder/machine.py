@@ -45,7 +45,7 @@ from coterie.herder.messages import (
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
     ConfigLinesRead,
-    ConfigLogEndFound,
+    ConfigLogEndLookupEnded,
     ConfigNotValidated,
     ConfigValidationCompleted,
     Event,
@@ -133,7 +133,7 @@ from coterie.herder.timers import (
     TaskRestartDue,
     Timer,
 )
-from coterie.herder.work import Affected
+from coterie.herder.work import AffectedConnectors
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -168,7 +168,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             | PluginQuestionAnswered()
             | OffsetReadEnded()
             | OffsetChangeEnded()
-            | ConfigLogEndFound()
+            | ConfigLogEndLookupEnded()
             | ConfigLinesAppended()
             | ConfigLinesAppendFailed()
         ):
@@ -228,7 +228,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     return turn.output()
 
 
-def _reconcile(turn: Turn, affected: Affected = None) -> None:
+def _reconcile(turn: Turn, affected: AffectedConnectors = None) -> None:
     """Compare the actual state with the target state, and emit the effects that remove the differences. Of the
     connectors and tasks, only those of the ``affected`` connectors are compared; None means all."""
     protocol = protocol_of(turn.herder)
@@ -293,7 +293,7 @@ def _on_frequent_event(
             protocol_of(turn.herder).report_released_jobs(turn)
 
 
-def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
+def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> AffectedConnectors:
     """Apply the lines and the position to the state of the config log, log a message about each unexpected line, and
     carry out the restarts and the levels of loggers that lines request. Returns the connectors that the lines affect.
     None means all: the lines contain a new session key, or jobs may start now because the log is read to the last
@@ -434,7 +434,7 @@ def _on_request_event(
     | PluginQuestionAnswered
     | OffsetReadEnded
     | OffsetChangeEnded
-    | ConfigLogEndFound
+    | ConfigLogEndLookupEnded
     | ConfigLinesAppended
     | ConfigLinesAppendFailed,
 ) -> None:
@@ -449,8 +449,8 @@ def _on_request_event(
             | OffsetChangeEnded()
         ):
             _on_runtime_answer(turn, event)
-        case ConfigLogEndFound(purpose=purpose, end_offset=end):
-            _on_config_log_end_found(turn, purpose, end)
+        case ConfigLogEndLookupEnded(purpose=purpose, end_offset=end):
+            _on_config_log_end_lookup_ended(turn, purpose, end)
         case ConfigLinesAppended(purpose=purpose, end_offset=end):
             match purpose:
                 case LookupOrAppendForWrite(id=id_):
@@ -458,7 +458,7 @@ def _on_request_event(
                 case AppendForSessionKey(key_number=number):
                     signing.on_session_key_appended(turn, number, end)
                 case AppendForLoggerLevel(id=request_id):
-                    logger_levels.answer_durable_level(turn, request_id)
+                    logger_levels.answer_request_of_durable_level(turn, request_id)
         case ConfigLinesAppendFailed():
             _on_append_failed(turn, event)
 
@@ -498,15 +498,15 @@ def _on_runtime_answer(
             writes.on_offset_change_ended(turn, event)
 
 
-def _on_config_log_end_found(turn: Turn, purpose: LogEndLookupPurpose, end_offset: LogPosition | None) -> None:
+def _on_config_log_end_lookup_ended(turn: Turn, purpose: LogEndLookupPurpose, end_offset: LogPosition | None) -> None:
     """Pass the result of an end-offset lookup to the module that asked for it."""
     match purpose:
         case LogEndLookupForRead(id=id_):
-            reads.on_config_log_end_found(turn, id_, end_offset)
+            reads.on_config_log_end_lookup_ended(turn, id_, end_offset)
         case LookupOrAppendForWrite(id=write_id):
-            writes.on_config_log_end_found(turn, write_id, end_offset)
+            writes.on_config_log_end_lookup_ended(turn, write_id, end_offset)
         case LogEndLookupForAssignment(log_end_lookup_id=log_end_lookup_id):
-            protocol_of(turn.herder).on_config_log_end_found(turn, log_end_lookup_id, end_offset)
+            protocol_of(turn.herder).on_config_log_end_lookup_ended(turn, log_end_lookup_id, end_offset)
         case LogEndLookupOfLaggingWorker(log_end_lookup_id=log_end_lookup_id):
             place.rejoin_unless_log_ends_here(turn, log_end_lookup_id, end_offset)
 
@@ -585,7 +585,7 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case "statuses":
             statuses.requeue_failed_statuses(turn)
         case "last requests" | "shutdown" | "relaunch":
-            lifecycle.on_time_limit(turn, timer)
+            lifecycle.on_shutdown_or_relaunch_timer(turn, timer)
 
 
 def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | ConfigLogEndLookupDue) -> None:

@@ -285,7 +285,7 @@ class OffsetChangeEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigLogEndFound:
+class ConfigLogEndLookupEnded:
     """A lookup of the config log's end offset has ended (:class:`FindConfigLogEnd`). ``end_offset`` is None when the
     end was not found."""
 
@@ -335,10 +335,10 @@ class ConfigLinesAppendFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusAppendEnded:
-    """The append of statuses to the status log has ended."""
+    """The append of lines to the status log (:class:`AppendStatusLines`) has ended, with or without success."""
 
     failure: str | None = None
-    """Why the statuses could not be written; None when they are durable."""
+    """Why the lines could not be written; None when they are durable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +383,7 @@ ChoreResult: TypeAlias = (
     | PluginQuestionAnswered
     | OffsetReadEnded
     | OffsetChangeEnded
-    | ConfigLogEndFound
+    | ConfigLogEndLookupEnded
     | TargetComputationEnded
     | LeaderLogOpened
     | LeaderLogOpenFailed
@@ -603,7 +603,7 @@ class ApplyOffsetChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindConfigLogEnd:
-    """Look up the end offset of the config log → ConfigLogEndFound"""
+    """Look up the end offset of the config log → ConfigLogEndLookupEnded, also if the log could not be reached"""
 
     purpose: LogEndLookupPurpose
 

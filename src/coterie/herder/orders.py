@@ -32,7 +32,7 @@ def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
     if is_for_this_worker or protocol_of(turn.herder).request_view_unless_ready(turn):
         _answer_or_refuse_group_request(turn, id_, request)
     else:
-        view_requests.keep(turn, id_, request)
+        view_requests.keep_until_view_arrives(turn, id_, request)
 
 
 def execute_task_orders_after_log_read(turn: Turn) -> None:
@@ -62,7 +62,7 @@ def _answer_or_refuse_group_request(turn: Turn, id_: RequestId, request: GroupRe
         case DrainWorker() | CancelDrain() | RestartWorker() as order:
             # The worker may have begun to end while the order waited.
             refusal = lifecycle.ending_refusal(turn.herder) or _refusal_unless_names_this_worker(turn, order.worker)
-            answer = refusal or _execute(turn, order)
+            answer = refusal or _execute_worker_order(turn, order)
         case RestartConnectorTask(task=task):
             refusal = lifecycle.ending_refusal(turn.herder) or _refusal_unless_task_assigned_here(turn, task)
             answer = refusal or _restart_task(turn, task)
@@ -77,7 +77,7 @@ def _restart_task(turn: Turn, task: ConnectorTaskId) -> Answer:
 
 def _refusal_unless_task_assigned_here(turn: Turn, task: ConnectorTaskId) -> RequestRefused | None:
     """The refusal of an order about a task that another worker has, or no worker; None when this worker has the task.
-    The worker that has the task is found in the view of the group."""
+    The worker that has the task is found in the view of the group; if this worker has no view, the refusal says so."""
     if task in turn.herder.place.assigned:
         return None
     group = protocol_of(turn.herder).group_view(turn)
@@ -91,7 +91,7 @@ def _refusal_unless_task_assigned_here(turn: Turn, task: ConnectorTaskId) -> Req
     return RequestRefused(problem=Problem.NOT_THIS_WORKER, message=message, redirect_url=url)
 
 
-def _execute(turn: Turn, order: WorkerOrder) -> Answer:
+def _execute_worker_order(turn: Turn, order: WorkerOrder) -> Answer:
     match order:
         case DrainWorker():
             return draining.start_drain(turn)

@@ -171,8 +171,8 @@ def on_config_lag_timeout(turn: Turn) -> None:
 def rejoin_unless_log_ends_here(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of :func:`on_config_lag_timeout` has ended; ``end_offset`` None means that the log could not be
     reached. If this worker has read the log to its end, the reported offset is wrong: log a warning and use the end
-    offset. Otherwise leave the group and rejoin. Does nothing after the result of an older lookup, or if this worker
-    has caught up or is leaving."""
+    offset. Otherwise leave the group and rejoin, and set the timer of :func:`on_config_lag_timeout` again. Does nothing
+    after the result of an older lookup, or if this worker has caught up or is leaving."""
     herder, place = turn.herder, turn.herder.place
     if (
         log_end_lookup_id != place.last_lookup_id

@@ -24,8 +24,8 @@ from coterie.herder.requests.reads import (
     DescribeTaskConfigs,
     DescribeTaskStatus,
     ListConnectors,
-    LogRead,
     Read,
+    ReadAnsweredFromLogs,
     TaskConfigs,
     TaskStatus,
 )
@@ -47,7 +47,7 @@ def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnect
     turn.emit(FindConfigLogEnd(purpose=LogEndLookupForRead(id=event.id)))
 
 
-def on_config_log_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
+def on_config_log_end_lookup_ended(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
     """The read waits until the log is read to ``end_offset``; with None (the log could not be reached) it is answered
     at once."""
     read = turn.herder.requests.reads.get(id_)
@@ -100,7 +100,7 @@ def _answer_or_continue_read(turn: Turn, id_: RequestId, read: PendingRead) -> N
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
-def answer_from_state(herder: Herder, request: LogRead) -> Answer:
+def answer_from_state(herder: Herder, request: ReadAnsweredFromLogs) -> Answer:
     """The response to a read of the logs, from the state read so far. The messages of refusals are Connect's."""
     match request:
         case ListConnectors():

@@ -14,7 +14,7 @@ from coterie.config import defaults
 from coterie.nouns import signature_algorithms
 from coterie.nouns.ids import LogPosition
 
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
+_BASE64_PATTERN = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
 """The base64 text that Java's basic decoder accepts: the padding may be missing as a whole, but not in part."""
 
 
@@ -139,7 +139,7 @@ def decode_base64_or_raise(text: str) -> bytes:
 
     :raises ValueError: when Java's basic decoder would not accept ``text``.
     """
-    if _BASE64.fullmatch(text) is None:
+    if _BASE64_PATTERN.fullmatch(text) is None:
         raise ValueError("the text is not base64")
     return base64.b64decode(text + "=" * (-len(text) % 4))
 

@@ -16,7 +16,7 @@ from coterie.config import defaults
 from coterie.engine.lease import LeaseDurations
 from coterie.engine.output import Output
 from coterie.herder.config_records import LoggerLevelWritten
-from coterie.herder.config_state import UNREAD, ConfigState
+from coterie.herder.config_state import CONFIG_OFFSET_BEFORE_FIRST_LINE, ConfigState
 from coterie.herder.leader_log_state import LeaderLogAccess
 from coterie.herder.messages import Effect
 from coterie.herder.requests.ids import RequestId, WriteId
@@ -425,7 +425,8 @@ class Lifecycle:
 
     @property
     def is_shutting_down(self) -> bool:
-        """Whether the worker is shutting down: it leaves its group and its process ends."""
+        """Whether the worker is shutting down: it leaves its group, and then its process ends or executes itself again
+        as a new member."""
         return isinstance(self.phase, ShuttingDown | LeavingGroup)
 
 
@@ -508,10 +509,10 @@ class WorkerMembership:
         answered."""
         self.assigned: Jobs = NO_JOBS
         """The jobs assigned to this worker; empty after a loss of the membership, and while all jobs must stop."""
-        self.assignment_offset = UNREAD
+        self.assignment_offset = CONFIG_OFFSET_BEFORE_FIRST_LINE
         """How far the leader had read the config log at the last assignment; this worker starts jobs when it has read
         as far."""
-        self.group_config_offset = UNREAD
+        self.group_config_offset = CONFIG_OFFSET_BEFORE_FIRST_LINE
         """How far the group had read the config log at the last round, also at a failed one. After a loss of the
         membership, this worker rejoins when it has read as far."""
         self.config_end_unverified = False
@@ -644,7 +645,7 @@ class Herder:
         return is_split or (reported is not None and reported[0] is not JobState.UNASSIGNED)
 
     @property
-    def lease(self) -> LeaseDurations:
+    def lease_durations(self) -> LeaseDurations:
         """The parts of this worker's session timeout: how long a lease lasts, and how long tasks may stop. In a connect
         group the coordinator decides the timeout; before its first response the worker's own setting counts."""
         renewal = self.place.lease_renewal
@@ -654,7 +655,7 @@ class Herder:
         """The grace period, in ms, of a task's stop that is ordered at ``now_ms``:
         ``task.shutdown.graceful.timeout.ms``, shortened so that the stop ends within the session even if no further
         heartbeat is answered."""
-        grace_ms, hurried_ms = self.settings.stop_grace_ms, self.lease.stop_grace_ms
+        grace_ms, hurried_ms = self.settings.stop_grace_ms, self.lease_durations.stop_grace_ms
         if self.place.lease_renewal is not None:
             grace_ms = min(grace_ms, max(self.place.lease_renewal.lease_ends_ms + hurried_ms - now_ms, 0))
         return min(grace_ms, hurried_ms) if self.place.is_lost else grace_ms

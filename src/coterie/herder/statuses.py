@@ -14,14 +14,14 @@ from coterie.nouns.text import without_lone_surrogates
 
 RETRY_MS = 1_000
 """The wait before the statuses of a failed append are written again."""
-WAITS_FOR_CONFIG = "The connector is split again; the task waits for its config"
+WAITS_FOR_CONFIG_TRACE = "The connector is split again; the task waits for its config"
 """The trace of a task that is RESTARTING because its checkpoint generation is closed."""
 
 
 def is_failed_or_restarting_after_error(status: Status) -> bool:
     """Whether the job with this status is FAILED, or RESTARTING because of an error, which is then its trace. A task
-    that waits for its config (the trace :data:`WAITS_FOR_CONFIG`) has no error."""
-    has_error = status.trace not in (None, WAITS_FOR_CONFIG)
+    that waits for its config (the trace :data:`WAITS_FOR_CONFIG_TRACE`) has no error."""
+    has_error = status.trace not in (None, WAITS_FOR_CONFIG_TRACE)
     return status.state is JobState.FAILED or (status.state is JobState.RESTARTING and has_error)
 
 
@@ -124,8 +124,8 @@ def append_queued_statuses(turn: Turn) -> None:
 
 
 def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
-    """The append of the statuses in flight has ended. If it failed, log this and set the timer of the retry; a join
-    that waits for these statuses then no longer waits."""
+    """The append of the lines in flight has ended. If it has succeeded, forget them. If it has failed, log this and set
+    the timer of the retry; a join that waits for these statuses then no longer waits."""
     herder = turn.herder
     if event.failure is None:
         herder.work.statuses_in_flight = {}

@@ -26,13 +26,13 @@ from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, Tas
 from coterie.herder.state import Turn
 from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import (
-    Affected,
+    AffectedConnectors,
     CheckpointClosed,
     Failed,
-    FailedQuery,
     LocalTask,
     NotStarted,
     OwnershipUnconfirmed,
+    QueryFailed,
     Restarting,
     Running,
     Starting,
@@ -43,12 +43,12 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import LeaseRenewed
 from coterie.nouns.states import JobState, TargetState
 
-REPORTED_RESTART_DELAY_MS = 1_000
+REPORTED_RESTART_DELAY_MIN_MS = 1_000
 """The shortest wait before the restart of a failed query, by the policy, that the task's status contains: a shorter
 wait is over before a reader sees the status."""
 
 
-def reconcile(turn: Turn, affected: Affected = None) -> None:
+def reconcile(turn: Turn, affected: AffectedConnectors = None) -> None:
     """Bring each task of the ``affected`` connectors on this worker one chore nearer to its target state, and report
     its status. A newly assigned task is only noticed if ``affected`` is None, which means all connectors."""
     herder, runs = turn.herder, turn.herder.work.local_tasks
@@ -69,13 +69,13 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
         run.state = NotStarted()
         run.outage = None
     match run.state:
-        case Running(spec=start) | FailedQuery(spec=start) if start != spec or run.restart_is_ordered:
+        case Running(spec=start) | QueryFailed(spec=start) if start != spec or run.restart_is_ordered:
             run.state = Stopping(spec=start)
             turn.emit(StopTask(task=task, grace_ms=herder.task_stop_grace_ms(turn.now_ms)))
-        case FailedQuery(spec=start, trace=trace, restarts_at_ms=None):
+        case QueryFailed(spec=start, trace=trace, restarts_at_ms=None):
             run.state = Stopping(spec=start, next_state=Failed(spec=start, trace=trace))
             turn.emit(StopTask(task=task, grace_ms=0))
-        case FailedQuery(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.has_valid_lease(
+        case QueryFailed(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.has_valid_lease(
             turn.now_ms
         ):
             run.state = Restarting(
@@ -143,7 +143,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
             statuses.report_status(turn, task, JobState.RESTARTING)
         case Failed(trace=trace):
             statuses.report_status(turn, task, JobState.FAILED, trace)
-        case Starting() | Running() | FailedQuery() | Restarting() | StartRetryPending() if run.outage is not None:
+        case Starting() | Running() | QueryFailed() | Restarting() | StartRetryPending() if run.outage is not None:
             statuses.report_status(turn, task, JobState.RESTARTING, run.outage)
         case Starting(is_operator_restart=True):
             statuses.report_status(turn, task, JobState.RESTARTING)
@@ -152,12 +152,12 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
             statuses.report_status(turn, task, JobState.UNASSIGNED)
         case (
             Running(has_progressed_since_start=True)
-            | FailedQuery(has_progressed_since_start=True)
+            | QueryFailed(has_progressed_since_start=True)
             | Restarting(has_progressed_since_start=True)
         ):
             statuses.report_status(turn, task, JobState.RUNNING)
         case CheckpointClosed() if herder.config.target_state(task.connector) is TargetState.STARTED:
-            statuses.report_status(turn, task, JobState.RESTARTING, statuses.WAITS_FOR_CONFIG)
+            statuses.report_status(turn, task, JobState.RESTARTING, statuses.WAITS_FOR_CONFIG_TRACE)
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.lifecycle.is_relaunching:
             statuses.report_status(turn, task, JobState.RESTARTING)
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.is_caught_up:
@@ -185,7 +185,7 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
         case Stopping(next_state=Failed()) as stopping:
             run.state = replace(stopping, next_state=None)
             run.restart_is_ordered = True
-        case Starting() | Running() | FailedQuery() | Restarting() if not only_failed:
+        case Starting() | Running() | QueryFailed() | Restarting() if not only_failed:
             run.restart_is_ordered = True
         case _:
             pass  # It starts anyway as soon as it may: after its stop, with another config, or when it is confirmed.
@@ -264,7 +264,7 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
             state.failures_since_progress or not state.has_progressed_since_start
         ):
             run.state = replace(state, has_progressed_since_start=True, failures_since_progress=0)
-        case FailedQuery(has_progressed_since_start=False) as dead:
+        case QueryFailed(has_progressed_since_start=False) as dead:
             run.state = replace(dead, has_progressed_since_start=True)
         case _:
             pass
@@ -318,14 +318,14 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
     run = turn.herder.work.local_tasks.get(event.task)
     closed_checkpoints.set_closed_checkpoint_timer(turn, event.task.connector)
     match run and run.state:
-        case Running(spec=start) | FailedQuery(spec=start):
+        case Running(spec=start) | QueryFailed(spec=start):
             assert run is not None
             run.state = CheckpointClosed(spec=start)
-            connectors.resplit_if_from_last_split(turn, start)
+            connectors.resplit_if_config_is_of_last_split(turn, start)
         case Starting(early_end=None) | Restarting(early_end=None) as state:
             assert run is not None
             run.state = replace(state, early_end=CheckpointClosed(spec=state.spec))
-            connectors.resplit_if_from_last_split(turn, state.spec)
+            connectors.resplit_if_config_is_of_last_split(turn, state.spec)
         case _:
             pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 
@@ -339,7 +339,9 @@ def _schedule_start_retry_or_fail(
     failures = before.failures_since_progress + 1
     delay_ms = None if event.restart_policy is None else event.restart_policy.delay_ms(failures)
     if delay_ms is None:
-        return Failed(spec=before.spec, trace=_log_and_trace_final_failure(turn, event, failures, event.restart_policy))
+        return Failed(
+            spec=before.spec, trace=_log_final_failure_and_make_trace(turn, event, failures, event.restart_policy)
+        )
     starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     # Shown also for a short wait, unlike the failure of a query: the next start may take long before it fails.
     run.outage = (
@@ -356,9 +358,9 @@ def _schedule_query_restart_or_fail(
     before: Starting | Running | Restarting,
     *,
     what_failed: str = "The query",
-) -> FailedQuery:
+) -> QueryFailed:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
-    says. If the wait before the restart is :data:`REPORTED_RESTART_DELAY_MS` or longer, the failure is stored as
+    says. If the wait before the restart is :data:`REPORTED_RESTART_DELAY_MIN_MS` or longer, the failure is stored as
     :attr:`.LocalTask.outage`, which the task's status contains; ``what_failed`` is the subject of its text. If the
     policy has no further restart, or no restart can help, ``restarts_at_ms`` is None: the task is then stopped and
     FAILED."""
@@ -367,14 +369,14 @@ def _schedule_query_restart_or_fail(
     delay_ms = event.restart_policy.delay_ms(failures) if event.can_restart else None
     if delay_ms is not None:
         restarts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
-        if delay_ms >= REPORTED_RESTART_DELAY_MS:
+        if delay_ms >= REPORTED_RESTART_DELAY_MIN_MS:
             run.outage = (
                 f"{what_failed} has failed (failures without progress: {failures}); the next attempt follows "
                 f"after {(restarts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
             )
     elif event.can_restart:
-        trace = _log_and_trace_final_failure(turn, event, failures, event.restart_policy)
-    return FailedQuery(
+        trace = _log_final_failure_and_make_trace(turn, event, failures, event.restart_policy)
+    return QueryFailed(
         spec=before.spec,
         has_progressed_since_start=before.has_progressed_since_start,
         failures_since_progress=failures,
@@ -384,7 +386,7 @@ def _schedule_query_restart_or_fail(
     )
 
 
-def _log_and_trace_final_failure(
+def _log_final_failure_and_make_trace(
     turn: Turn, event: TaskDied | TaskStartFailed, failures: int, policy: RestartPolicy | None
 ) -> str:
     """The trace of the status FAILED of a task that has failed so often that ``policy`` has no further restart, after

@@ -7,18 +7,19 @@ from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.state import GroupRequest, Turn
 
 
-def keep(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
+def keep_until_view_arrives(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
     """Keep the request until the view of the group has arrived."""
     turn.herder.requests.awaiting_group_view += ((id_, request),)
 
 
 def take_all(turn: Turn) -> tuple[tuple[RequestId, GroupRequest], ...]:
-    """Remove and return the requests, in the order in which they arrived. The caller answers them."""
+    """Remove and return the requests that wait for the view, in the order in which they arrived. The caller answers
+    them."""
     waiting, turn.herder.requests.awaiting_group_view = turn.herder.requests.awaiting_group_view, ()
     return waiting
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    """Refuse all these requests."""
+    """Refuse all requests that wait for the view of the group."""
     for id_, _ in take_all(turn):
         turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))

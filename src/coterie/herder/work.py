@@ -62,7 +62,7 @@ class CheckpointClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedQuery:
+class QueryFailed:
     """The query has failed; this worker still holds the checkpoint."""
 
     spec: TaskSpec
@@ -88,7 +88,7 @@ class Starting:
     """Whether the query has reported progress, which may happen before the start returns."""
     failures_since_progress: int = 0
     """How often starts with ``spec`` have failed in a row, or the query has failed since it last progressed."""
-    early_end: FailedQuery | OwnershipUnconfirmed | CheckpointClosed | None = None
+    early_end: QueryFailed | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its start returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the start."""
@@ -107,7 +107,7 @@ class Restarting:
     """How often the query has failed since it last progressed."""
     restart_policy: RestartPolicy
     """The policy of the failure before this restart."""
-    early_end: FailedQuery | OwnershipUnconfirmed | CheckpointClosed | None = None
+    early_end: QueryFailed | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its restart returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the restart."""
@@ -137,7 +137,7 @@ LocalTaskState: TypeAlias = (
     NotStarted
     | Starting
     | Running
-    | FailedQuery
+    | QueryFailed
     | Restarting
     | Stopping
     | Failed
@@ -171,7 +171,7 @@ class LocalTask:
     @property
     def may_hold_checkpoint(self) -> bool:
         """Whether this worker holds the task's checkpoint, or may hold it: then it owns the task. This includes a
-        failed query that waits for its restart (:class:`FailedQuery`)."""
+        failed query that waits for its restart (:class:`QueryFailed`)."""
         return not isinstance(
             self.state, NotStarted | Failed | StartRetryPending | OwnershipUnconfirmed | CheckpointClosed
         )
@@ -181,7 +181,7 @@ class LocalTask:
         """Whether the query has failed and was not restarted since then. Also true while the start or restart of a
         query that has already failed has not returned."""
         match self.state:
-            case FailedQuery() | Starting(early_end=FailedQuery()) | Restarting(early_end=FailedQuery()):
+            case QueryFailed() | Starting(early_end=QueryFailed()) | Restarting(early_end=QueryFailed()):
                 return True
             case _:
                 return False
@@ -256,7 +256,7 @@ class PublishedTaskConfigs:
     """The last commit contains the task configs, or the leader has accepted them since that commit."""
 
 
-Publication: TypeAlias = UnpublishedTaskConfigs | TaskConfigsPublishRetryPending | PublishedTaskConfigs
+PublicationState: TypeAlias = UnpublishedTaskConfigs | TaskConfigsPublishRetryPending | PublishedTaskConfigs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ class SplitComplete:
     """Why the tasks keep their source parts although the config requires others, for the connector's status: a task was
     failing. The connector is then split again when no task is failing any more. None if the config requires no
     others."""
-    publication: Publication = UnpublishedTaskConfigs()
+    publication: PublicationState = UnpublishedTaskConfigs()
     commit_line_offset: int | None = None
     """Offset of the last commit with which ``task_configs`` were compared (:attr:`Connector.commit_line_offset`)."""
     failed_publications: int = 0
@@ -309,7 +309,7 @@ class LocalConnector:
         return not isinstance(self.state, Unsplittable)
 
 
-Affected: TypeAlias = Collection[ConnectorName] | None
+AffectedConnectors: TypeAlias = Collection[ConnectorName] | None
 """The connectors whose jobs an event affects; None: all connectors. Most events affect the jobs of one connector, and a
 worker may have thousands of jobs."""
 
@@ -345,7 +345,8 @@ class LocalJobsState:
 
     @property
     def tasks_that_may_hold_checkpoint(self) -> frozenset[ConnectorTaskId]:
-        """The tasks that run here, or may run (:attr:`LocalTask.may_hold_checkpoint`)."""
+        """The tasks whose checkpoints this worker holds or may hold, because they run here or may still run
+        (:attr:`LocalTask.may_hold_checkpoint`)."""
         return frozenset(task for task, run in self.local_tasks.items() if run.may_hold_checkpoint)
 
     @property

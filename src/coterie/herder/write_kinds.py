@@ -62,7 +62,7 @@ class _WriteDefaults:
     activity: str
     """What the worker is doing while it performs the write, in Connect's words."""
 
-    can_be_looked_up = True
+    can_be_looked_up_in_config_log = True
     """Whether the config log tells whether a client's write has taken effect: by the request's id in a written
     line."""
 
@@ -288,7 +288,7 @@ class OffsetsWrite(_WriteDefaults):
     """Changes the offsets of a stopped connector. It is checked as the other writes are, and appends no line: the
     runtime makes the change."""
 
-    can_be_looked_up = False
+    can_be_looked_up_in_config_log = False
 
     def __init__(self, request: ChangeOffsets) -> None:
         self.request = request
@@ -317,7 +317,7 @@ class TaskConfigsWrite(_WriteDefaults):
     """Writes the task configs that a connector's owner has made. Workers sign this kind of request (KIP-507)."""
 
     is_signed = True
-    can_be_looked_up = False
+    can_be_looked_up_in_config_log = False
 
     def __init__(self, request: PutTaskConfigs) -> None:
         self.request = request
@@ -327,8 +327,9 @@ class TaskConfigsWrite(_WriteDefaults):
         self.signature = request.signature
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
-        """The refusal of the write in this state of the config log; None when the write is allowed. Task configs for a
-        stopped connector are refused, and those of a connector that was deleted and created again since."""
+        """The refusal of the write in this state of the config log; None when the write is allowed. Refused are task
+        configs of a connector that does not exist, or that was deleted and created again since; and task configs other
+        than an empty set for a stopped connector."""
         name = self.request.connector
         connector = config.connector(name)
         if connector is None:

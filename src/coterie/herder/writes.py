@@ -72,7 +72,7 @@ from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
-_GROUP_ACTIVITY = "ensuring membership in the cluster"
+_AWAITING_LEADER_ACTIVITY = "ensuring membership in the cluster"
 """What the worker is doing for a write while no leader is known, in Connect's words."""
 END_LOOKUP_RETRY_MS = 500
 """The wait before the end offset of the config log, which could not be reached, is looked up again for a write."""
@@ -283,7 +283,7 @@ def _answer_if_possibly_performed_before(herder: Herder, write: PendingWrite) ->
     if written is not None:
         return write.kind.answer_when_complete(herder.config, herder.statuses, replaced_config=written.replaced_config)
     if not write.is_repeat or (
-        write.kind.can_be_looked_up and protocol_of(herder).are_repeated_writes_deduplicated(herder)
+        write.kind.can_be_looked_up_in_config_log and protocol_of(herder).are_repeated_writes_deduplicated(herder)
     ):
         return None
     message = (
@@ -400,7 +400,7 @@ def on_offset_change_ended(turn: Turn, event: OffsetChangeEnded) -> None:
             pass
 
 
-def on_config_log_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
+def on_config_log_end_lookup_ended(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
     """The write waits until the log is read to ``end_offset``; with None (the log could not be reached) the lookup is
     repeated."""
     write = turn.herder.requests.writes.get(id_)
@@ -518,12 +518,12 @@ def _activity_text(herder: Herder, write: PendingWrite) -> str:
         case WriteAwaitingGroup() if not herder.lifecycle.is_runtime_open:
             return "reading to the end of internal topics, or starting the task runtime"
         case WriteAwaitingGroup():
-            return _GROUP_ACTIVITY
+            return _AWAITING_LEADER_ACTIVITY
         case WriteQueued() if _awaits_leader_or_leader_log(herder):
             return (
                 "reclaiming write privileges for the config topic"
                 if herder.place.is_leader_with_current_assignment
-                else _GROUP_ACTIVITY
+                else _AWAITING_LEADER_ACTIVITY
             )
         case ValidatingWrite():
             return VALIDATION_ACTIVITY

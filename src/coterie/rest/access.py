@@ -27,8 +27,8 @@ from coterie.rest.request_context import Caller, context_of
 from coterie.rest.users import PasswordHash, RestUser, Users
 from coterie.worker.worker import Worker
 
-NOT_LOGGED_IN = "User cannot access the resource."
-"""Connect's message."""
+NOT_LOGGED_IN_MESSAGE = "User cannot access the resource."
+"""Connect's message to a client whose request has no valid log-in."""
 _REMEMBERED_PASSWORDS_MAX = 1_000
 """The largest number of right passwords that are remembered. Before one more is added, all are forgotten: each is
 hashed again when it is used next."""
@@ -71,8 +71,8 @@ class AccessGate:
         self, request: Request, endpoint: Endpoint, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Check the access of the request, and return the response of ``handler``, the handler of ``endpoint``. Writes
-        the audit line of a mutation, also of a refused one. Keeps the caller in the request's context, and reads the
-        body of a mutation before ``handler`` does.
+        the audit line of a mutation, also of a refused one. Keeps the caller in the request's context. If the audit
+        line contains fields of the request's body, reads the body before ``handler`` does.
 
         :raises HttpRefusal: when the request's media type is not JSON, or the caller may not use the endpoint; and the
             exceptions of ``handler``.
@@ -99,7 +99,8 @@ class AccessGate:
 
     async def _check_access_and_keep_caller(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context. If the rules require no
-        log-in for ``GET /health``, the caller of this endpoint is not identified.
+        log-in for ``GET /health``, the caller of this endpoint is not identified. For an endpoint of other workers,
+        only the origin is checked here: the handler verifies the signature of the request.
 
         :raises ForeignOriginError: when the request would change something and comes from a page of another address,
             which the CORS rules do not allow.
@@ -135,7 +136,8 @@ class AccessGate:
 
     async def _forwarded_caller_if_signature_valid(self, request: Request) -> Caller | None:
         """The caller that another worker names in the headers of a request that it forwards; None when the headers name
-        no caller, or their signature is not valid.
+        no caller, are invalid or too old, or have no valid signature; also when this worker cannot verify it, for
+        example while the worker starts.
 
         :raises BodyTooLargeError: when the body of the forwarded request is too large.
         :raises UnreadableBodyError: when the body of the forwarded request was not received completely.
@@ -163,15 +165,15 @@ class AccessGate:
             name = client_certificate_name(request)
             user = users.get(name) if name is not None else None
             if name is None or user is None:
-                raise NotLoggedInError(NOT_LOGGED_IN)
+                raise NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
             return Caller(user=name, role=user.role, address=address)
         credentials = basic_credentials(authorization)
         if credentials is None:
-            raise NotLoggedInError(NOT_LOGGED_IN)
+            raise NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
         name, password = credentials
         user = users.get(name)
         if not await self._passwords.is_right_password(user, password) or user is None:
-            raise NotLoggedInError(NOT_LOGGED_IN)
+            raise NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
         return Caller(user=name, role=user.role, address=address)
 
 

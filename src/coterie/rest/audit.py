@@ -39,7 +39,7 @@ _CONFIG_OPERATIONS = frozenset(
     {Operation.CREATE_CONNECTOR, Operation.PUT_CONFIG, Operation.PATCH_CONFIG, Operation.DELETE_CONNECTOR}
 )
 """The operations that change a connector's config: their audit lines contain the config before and after the change."""
-_FIELDS_BY_OPERATION = {
+_AUDITED_BODY_FIELDS_BY_OPERATION = {
     Operation.CREATE_CONNECTOR: ("initial_state", "initial_offsets"),
     Operation.CHANGE_OFFSETS: ("offsets",),
     Operation.SET_LOGGER_LEVEL: ("level",),
@@ -66,9 +66,10 @@ class AuditLine:
         return cls(operation=endpoint.operation, parameters={**request.path_params, **in_query})
 
     async def read_body(self, request: Request) -> None:
-        """Read :attr:`requested_values`. For the creation of a connector, add the connector's name to
-        :attr:`parameters`: the name is in the body, and not in the path as for other operations."""
-        fields = _FIELDS_BY_OPERATION.get(self.operation)
+        """Read :attr:`requested_values` from the body of ``request``. For the creation of a connector, also add the
+        connector's name to :attr:`parameters`: the name is in the body, and not in the path as for other operations.
+        Does nothing for an operation whose line contains no field of the body."""
+        fields = _AUDITED_BODY_FIELDS_BY_OPERATION.get(self.operation)
         if fields is None:
             return
         body = await bodies.parse_on_thread_if_large(_masked_json_object_or_empty, await bodies.read_body(request))

@@ -25,7 +25,8 @@ BODY_SIZE_MAX_BYTES = 8 * 1024 * 1024
 PARSED_ON_LOOP_MAX_BYTES = 64 * 1024
 """The size of the largest body that is parsed on the event loop: that takes about 40 ms for many small configs."""
 
-_PARSING_THREAD = ThreadPoolExecutor(1, thread_name_prefix="request bodies")
+_PARSING_EXECUTOR = ThreadPoolExecutor(1, thread_name_prefix="request bodies")
+"""Runs the thread that parses long bodies, one after the other."""
 
 BodyT = TypeVar("BodyT")
 
@@ -86,7 +87,7 @@ async def parse_on_thread_if_large(parse: Callable[[bytes], BodyT], body: bytes)
     about half of the processor time: it sends the worker's heartbeats."""
     if len(body) <= PARSED_ON_LOOP_MAX_BYTES:
         return parse(body)
-    return await asyncio.get_running_loop().run_in_executor(_PARSING_THREAD, parse, body)
+    return await asyncio.get_running_loop().run_in_executor(_PARSING_EXECUTOR, parse, body)
 
 
 def parse_new_connector(body: bytes) -> NewConnector:

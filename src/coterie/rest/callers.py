@@ -27,14 +27,21 @@ from coterie.nouns import signature_algorithms
 from coterie.rest import bodies
 from coterie.rest.endpoints import Role
 from coterie.rest.request_context import Caller
-from coterie.rest.server import CLIENT_CERTIFICATE_NAME
+from coterie.rest.server import CLIENT_CERTIFICATE_NAME_KEY
 
 SIGNATURE_AGE_MAX_MS = 60_000
 """How far the time in a forwarded request may differ from this worker's clock, in ms."""
-_USER, _ROLE, _ADDRESS, _TIME = "X-Coterie-User", "X-Coterie-Role", "X-Coterie-Address", "X-Coterie-Time"
-_SIGNATURE, _ALGORITHM = "X-Coterie-Signature", "X-Coterie-Signature-Algorithm"
+_USER_HEADER, _ROLE_HEADER, _ADDRESS_HEADER, _TIME_HEADER = (
+    "X-Coterie-User",
+    "X-Coterie-Role",
+    "X-Coterie-Address",
+    "X-Coterie-Time",
+)
+"""The names of the headers that state a forwarded request's caller, and when the request was forwarded."""
+_SIGNATURE_HEADER, _ALGORITHM_HEADER = "X-Coterie-Signature", "X-Coterie-Signature-Algorithm"
+"""The names of the headers with the signature of these headers and of the request, and with its MAC algorithm."""
 
-Sign = Callable[[bytes], Awaitable[Signature | None]]
+SignFunction = Callable[[bytes], Awaitable[Signature | None]]
 """A function that signs a content with the group's session key; it returns None when the worker has no session key."""
 
 
@@ -55,7 +62,7 @@ def client_address_or_unknown(request: Request) -> str:
 def client_certificate_name(request: Request) -> str | None:
     """The name in the client certificate of the request's connection
     (:func:`coterie.config.certificate_names.peer_distinguished_name`); None without a certificate."""
-    return getattr(request.state, CLIENT_CERTIFICATE_NAME, None)
+    return getattr(request.state, CLIENT_CERTIFICATE_NAME_KEY, None)
 
 
 def basic_credentials(authorization: str) -> tuple[str, str] | None:
@@ -70,16 +77,18 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
     return (user, password) if colon else None
 
 
-async def add_caller_headers_if_signable(request: httpx.Request, caller: Caller, sign: Sign) -> None:
+async def add_caller_headers_if_signable(request: httpx.Request, caller: Caller, sign: SignFunction) -> None:
     """Add the headers that name ``caller``, with their signature by ``sign``, to ``request``, which this worker is
     going to send to another one. Adds no header when ``sign`` returns None."""
     now_ms = str(time.time_ns() // 1_000_000)
     fields = (quote(caller.user, safe="") if caller.user is not None else "", caller.role.value, caller.address, now_ms)
     signature = await sign(_signed_content(request.method, request.url.raw_path, fields, request.content))
     if signature is not None:
-        request.headers.update(dict(zip((_USER, _ROLE, _ADDRESS, _TIME), fields, strict=True)))
-        request.headers[_SIGNATURE] = base64.b64encode(signature.mac).decode()
-        request.headers[_ALGORITHM] = signature.algorithm
+        request.headers.update(
+            dict(zip((_USER_HEADER, _ROLE_HEADER, _ADDRESS_HEADER, _TIME_HEADER), fields, strict=True))
+        )
+        request.headers[_SIGNATURE_HEADER] = base64.b64encode(signature.mac).decode()
+        request.headers[_ALGORITHM_HEADER] = signature.algorithm
 
 
 async def parse_recent_unverified_forwarded_caller(request: Request) -> UnverifiedForwardedCaller | None:
@@ -90,8 +99,8 @@ async def parse_recent_unverified_forwarded_caller(request: Request) -> Unverifi
     :raises UnreadableBodyError: when the connection was closed before the whole body was received.
     """
     try:
-        fields = tuple(request.headers[name] for name in (_USER, _ROLE, _ADDRESS, _TIME))
-        mac, algorithm = decode_base64_or_raise(request.headers[_SIGNATURE]), request.headers[_ALGORITHM]
+        fields = tuple(request.headers[name] for name in (_USER_HEADER, _ROLE_HEADER, _ADDRESS_HEADER, _TIME_HEADER))
+        mac, algorithm = decode_base64_or_raise(request.headers[_SIGNATURE_HEADER]), request.headers[_ALGORITHM_HEADER]
         user, role, address, sent_at_ms = unquote(fields[0]), Role(fields[1]), fields[2], int(fields[3])
     except (KeyError, ValueError):
         return None

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coterie.config.rest import ResponseHeader
 
-_REQUEST_HEADERS = "Authorization, Content-Type, If-Match"
+_ALLOWED_REQUEST_HEADERS = "Authorization, Content-Type, If-Match"
 """The request headers that a page of an allowed origin may send."""
 
 
@@ -46,7 +46,7 @@ class CrossOriginRules:
         if method == "OPTIONS" and "access-control-request-method" in request_headers:
             headers["Access-Control-Allow-Methods"] = ",".join(self.allowed_methods)
             if "access-control-request-headers" in request_headers:
-                headers["Access-Control-Allow-Headers"] = _REQUEST_HEADERS
+                headers["Access-Control-Allow-Headers"] = _ALLOWED_REQUEST_HEADERS
         else:
             headers["Access-Control-Expose-Headers"] = "ETag, Location, Retry-After"
         return headers

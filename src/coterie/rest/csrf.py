@@ -14,7 +14,7 @@ from starlette.requests import Request
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.problems import ForeignOriginError
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORT_BY_SCHEME = {"http": 80, "https": 443}
 """The port of a URL without a port, by scheme."""
 
 
@@ -40,7 +40,7 @@ def _parse_origin(url: str) -> tuple[str, str, int | None] | None:
     invalid or contains no host: an ``Origin`` may be ``null``."""
     try:
         parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        port = parts.port or _DEFAULT_PORT_BY_SCHEME.get(parts.scheme)
     except ValueError:
         return None
     return None if parts.hostname is None else (parts.scheme, parts.hostname, port)

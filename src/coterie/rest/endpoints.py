@@ -112,7 +112,9 @@ class ServingListeners(StrEnum):
 
 
 JSON = "application/json"
+"""The media type of JSON."""
 TEXT = "text/plain"
+"""The media type of plain text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +143,10 @@ class Endpoint:
     """The HTTP statuses of a success; none if every request is refused."""
 
 
-_CONNECTOR = "/connectors/{connector}"
-_PLUGIN = "/connector-plugins/{plugin}/config"
-_TASK = "/connectors/{connector}/tasks/{task}"
-_WORKER = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
+_CONNECTOR_PATH = "/connectors/{connector}"
+_PLUGIN_CONFIG_PATH = "/connector-plugins/{plugin}/config"
+_TASK_PATH = "/connectors/{connector}/tasks/{task}"
+_WORKER_PATH = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
 
 ENDPOINTS: Sequence[Endpoint] = (
     # -- the worker's server ------------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=_CONNECTOR,
+        path=_CONNECTOR_PATH,
         operation=Operation.DESCRIBE_CONNECTOR,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -212,7 +214,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="DELETE",
-        path=_CONNECTOR,
+        path=_CONNECTOR_PATH,
         operation=Operation.DELETE_CONNECTOR,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
@@ -220,7 +222,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=f"{_CONNECTOR}/config",
+        path=f"{_CONNECTOR_PATH}/config",
         operation=Operation.DESCRIBE_CONFIG,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -228,7 +230,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PUT",
-        path=f"{_CONNECTOR}/config",
+        path=f"{_CONNECTOR_PATH}/config",
         operation=Operation.PUT_CONFIG,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
@@ -238,7 +240,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PATCH",
-        path=f"{_CONNECTOR}/config",
+        path=f"{_CONNECTOR_PATH}/config",
         operation=Operation.PATCH_CONFIG,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
@@ -247,7 +249,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=f"{_CONNECTOR}/status",
+        path=f"{_CONNECTOR_PATH}/status",
         operation=Operation.DESCRIBE_STATUS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -255,7 +257,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=f"{_CONNECTOR}/topics",
+        path=f"{_CONNECTOR_PATH}/topics",
         operation=Operation.DESCRIBE_TOPICS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -263,7 +265,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PUT",
-        path=f"{_CONNECTOR}/topics/reset",
+        path=f"{_CONNECTOR_PATH}/topics/reset",
         operation=Operation.RESET_TOPICS,
         role=Role.OPERATE,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -271,7 +273,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=f"{_CONNECTOR}/tasks",
+        path=f"{_CONNECTOR_PATH}/tasks",
         operation=Operation.DESCRIBE_TASKS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -279,7 +281,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=f"{_TASK}/status",
+        path=f"{_TASK_PATH}/status",
         operation=Operation.DESCRIBE_TASK_STATUS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -287,7 +289,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PUT",
-        path=f"{_CONNECTOR}/pause",
+        path=f"{_CONNECTOR_PATH}/pause",
         operation=Operation.PAUSE_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -295,7 +297,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PUT",
-        path=f"{_CONNECTOR}/resume",
+        path=f"{_CONNECTOR_PATH}/resume",
         operation=Operation.RESUME_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -303,7 +305,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PUT",
-        path=f"{_CONNECTOR}/stop",
+        path=f"{_CONNECTOR_PATH}/stop",
         operation=Operation.STOP_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.LEADER,
@@ -311,7 +313,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="POST",
-        path=f"{_CONNECTOR}/restart",
+        path=f"{_CONNECTOR_PATH}/restart",
         operation=Operation.RESTART_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.LEADER,
@@ -321,7 +323,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="POST",
-        path=f"{_TASK}/restart",
+        path=f"{_TASK_PATH}/restart",
         operation=Operation.RESTART_TASK,
         role=Role.OPERATE,
         answered_by=AnsweredBy.OWNER,
@@ -339,7 +341,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=_PLUGIN,
+        path=_PLUGIN_CONFIG_PATH,
         operation=Operation.DESCRIBE_PLUGIN,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -348,7 +350,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PUT",
-        path=f"{_PLUGIN}/validate",
+        path=f"{_PLUGIN_CONFIG_PATH}/validate",
         operation=Operation.VALIDATE_CONFIG,
         role=Role.ADMIN,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -357,7 +359,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="GET",
-        path=f"{_CONNECTOR}/offsets",
+        path=f"{_CONNECTOR_PATH}/offsets",
         operation=Operation.DESCRIBE_OFFSETS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -365,7 +367,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PATCH",
-        path=f"{_CONNECTOR}/offsets",
+        path=f"{_CONNECTOR_PATH}/offsets",
         operation=Operation.CHANGE_OFFSETS,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
@@ -374,7 +376,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="DELETE",
-        path=f"{_CONNECTOR}/offsets",
+        path=f"{_CONNECTOR_PATH}/offsets",
         operation=Operation.RESET_OFFSETS,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
@@ -414,7 +416,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     # -- requests of other workers ------------------------------------------------------------------------------------
     Endpoint(
         method="POST",
-        path=f"{_CONNECTOR}/tasks",
+        path=f"{_CONNECTOR_PATH}/tasks",
         operation=Operation.PUT_TASK_CONFIGS,
         role=Role.WORKER,
         answered_by=AnsweredBy.LEADER,
@@ -423,7 +425,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="PUT",
-        path=f"{_CONNECTOR}/fence",
+        path=f"{_CONNECTOR_PATH}/fence",
         operation=Operation.FENCE_TASKS,
         role=Role.WORKER,
         answered_by=AnsweredBy.ANY_WORKER,
@@ -448,7 +450,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="POST",
-        path=f"{_WORKER}/drain",
+        path=f"{_WORKER_PATH}/drain",
         operation=Operation.DRAIN_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
@@ -457,7 +459,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="DELETE",
-        path=f"{_WORKER}/drain",
+        path=f"{_WORKER_PATH}/drain",
         operation=Operation.UNCORDON_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
@@ -466,7 +468,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
     Endpoint(
         method="POST",
-        path=f"{_WORKER}/restart",
+        path=f"{_WORKER_PATH}/restart",
         operation=Operation.RESTART_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,

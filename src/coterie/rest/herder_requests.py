@@ -93,7 +93,8 @@ class HerderClient:
         return to_response_or_raise(answer)
 
     async def sign(self, content: bytes) -> Signature | None:
-        """The signature of ``content`` with the group's session key; None when this worker has no session key."""
+        """The signature of ``content`` with the group's session key. None when the group's protocol has no session
+        keys, when this worker has not read a key yet, and when its herder refuses, for example while it starts."""
         answer = await self.worker.ask(SignContent(content=content))
         return answer.signature if isinstance(answer, ContentSignature) else None
 

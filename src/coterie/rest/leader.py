@@ -21,7 +21,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
-from coterie.rest.callers import Sign, add_caller_headers_if_signable
+from coterie.rest.callers import SignFunction, add_caller_headers_if_signable
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.problems import HerderRefusal, NotLoggedInError
@@ -127,7 +127,7 @@ async def forward_to_worker(
     request: Request,
     body: bytes,
     redirection: RequestRefused,
-    sign: Sign,
+    sign: SignFunction,
     *,
     path: str | None = None,
     headers: Mapping[str, str] | None = None,

@@ -23,7 +23,7 @@ from coterie.nouns.states import JobState
 
 GROUP_LABEL = "kafka_connect_cluster_id"
 """The label with the id of the worker's group, which every metric has: dashboards select a Connect cluster by it."""
-COUNTED_STATES = (
+COUNTED_TASK_STATES = (
     JobState.DESTROYED,
     JobState.FAILED,
     JobState.PAUSED,
@@ -74,7 +74,7 @@ class _WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, each with its samples."""
-        yield from self._app_info()
+        yield from self._app_info_metrics()
         yield from self._worker_metrics()
         yield from self._task_count_metrics()
         yield from self._rebalance_metrics()
@@ -84,7 +84,7 @@ class _WorkerCollector(Collector):
 
     # -- Connect's metrics --------------------------------------------------------------------------------------------
 
-    def _app_info(self) -> Iterator[Metric]:
+    def _app_info_metrics(self) -> Iterator[Metric]:
         snapshot = self._snapshot
         yield self._gauge(
             "kafka_connect_app_info_version_info",
@@ -124,7 +124,7 @@ class _WorkerCollector(Collector):
             (((connector,), total) for connector, total in totals.items()),
             labels=("connector",),
         )
-        for state in COUNTED_STATES:
+        for state in COUNTED_TASK_STATES:
             yield self._gauge(
                 f"{prefix}_{state.lower()}_task_count",
                 f"The number of tasks of the connector on the worker whose status is {state}",

@@ -10,9 +10,9 @@ from starlette.requests import Request
 
 from coterie.rest.problems import BadRequestError
 
-_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_SCHEME_AND_HOST = re.compile(rb"^https?://[^/]+", re.IGNORECASE)
-_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f]")
+_BAD_ESCAPE_PATTERN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_SCHEME_AND_HOST_PATTERN = re.compile(rb"^https?://[^/]+", re.IGNORECASE)
+_CONTROL_CHARACTER_PATTERN = re.compile("[\x00-\x1f\x7f]")
 
 
 def path_segments(raw_path: bytes) -> tuple[str, ...]:
@@ -36,20 +36,20 @@ def request_path_segments(request: Request) -> tuple[str, ...]:
     :raises BadRequestError: see :func:`path_segments`.
     """
     raw_path: bytes = request.scope["raw_path"]
-    return path_segments(_SCHEME_AND_HOST.sub(b"", raw_path, count=1))
+    return path_segments(_SCHEME_AND_HOST_PATTERN.sub(b"", raw_path, count=1))
 
 
 def _decode_segment_or_raise(raw_segment: bytes) -> str:
     raw_text = raw_segment.partition(b";")[0]
     if not raw_text:
         raise BadRequestError("HTTP 400 Bad Request: the path has an empty segment (//)")
-    if _BAD_ESCAPE.search(raw_text):
+    if _BAD_ESCAPE_PATTERN.search(raw_text):
         raise BadRequestError("HTTP 400 Bad Request: a % in the path is not followed by two hexadecimal digits")
     try:
         segment = unquote_to_bytes(raw_text).decode()
     except UnicodeDecodeError:
         raise BadRequestError("HTTP 400 Bad Request: the path is not UTF-8") from None
-    if _CONTROL_CHARACTER.search(segment):
+    if _CONTROL_CHARACTER_PATTERN.search(segment):
         raise BadRequestError("HTTP 400 Bad Request: the path contains a control character")
     return segment
 

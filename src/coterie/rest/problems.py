@@ -43,7 +43,7 @@ STATUS_BY_PROBLEM: Mapping[Problem, int] = {
 """The HTTP status for each reason for which the herder refuses a request."""
 
 
-RETRY_LATER = {"Retry-After": "1"}
+RETRY_LATER_HEADER = {"Retry-After": "1"}
 """The header of every 503: the request was not performed, and the client may send it again after one second."""
 
 
@@ -137,7 +137,7 @@ def error_response(request: Request, error: Exception) -> Response:
             headers = {"WWW-Authenticate": 'Basic realm="Kafka Connect", charset="UTF-8"'}
             return Response(str(error), status_code=status, media_type=media_type, headers=headers)
         case HttpRefusal(status=status):
-            return error_json_response(status, str(error), RETRY_LATER if status == 503 else None)
+            return error_json_response(status, str(error), RETRY_LATER_HEADER if status == 503 else None)
         case WorldError():
             return error_json_response(500, str(error))
         case HTTPException(status_code=status):

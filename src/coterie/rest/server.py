@@ -23,11 +23,11 @@ from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls, format_host_for_url
 from coterie.config.tls import server_context
 from coterie.nouns.errors import WorldError
-from coterie.rest.problems import RETRY_LATER, error_json_response
+from coterie.rest.problems import RETRY_LATER_HEADER, error_json_response
 
 logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
-CLIENT_CERTIFICATE_NAME = "client_certificate_name"
+CLIENT_CERTIFICATE_NAME_KEY = "client_certificate_name"
 """The key of a request's state that contains the name in the client's certificate; see
 :func:`serve_while_work_runs`."""
 
@@ -185,7 +185,7 @@ async def serve_while_work_runs(
 
     Changes of ``reloaded_files`` are noticed meanwhile. New connections use the newest valid certificates. The state of
     each request contains the name in the client's certificate (:func:`.peer_distinguished_name`) as
-    :data:`CLIENT_CERTIFICATE_NAME`, if the client sent a certificate.
+    :data:`CLIENT_CERTIFICATE_NAME_KEY`, if the client sent a certificate.
 
     :raises ExceptionGroup: contains the exception of ``work``.
     """
@@ -253,7 +253,7 @@ class _RequestLimiter:
         if self._running >= REQUESTS_MAX:
             self._count_and_log_refusals()
             message = f"This listener handles {REQUESTS_MAX} requests, the maximum; send the request again later"
-            await error_json_response(503, message, RETRY_LATER)(scope, receive, send)
+            await error_json_response(503, message, RETRY_LATER_HEADER)(scope, receive, send)
             return
         self._running += 1
         try:
@@ -314,7 +314,7 @@ class _RestConnectionProtocol(H11Protocol):
         self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._update_wait_and_time_limit)
         name = peer_distinguished_name(transport.get_extra_info("ssl_object"))
         if name is not None:
-            self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
+            self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME_KEY: name}
         self._update_wait_and_time_limit()
         if len(self.connections) > CONNECTIONS_MAX:
             self._abort_longest_waiting()

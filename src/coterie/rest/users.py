@@ -20,9 +20,10 @@ from coterie.nouns.errors import WorldError
 from coterie.rest.endpoints import USER_ROLES, Role
 
 _SALT_SIZE_BYTES = 16
-_COST = 1 << 14
-"""scrypt's cost N. With :data:`_BLOCK_SIZE`, one hash takes about 40 ms and 16 MB."""
-_BLOCK_SIZE = 8
+_SCRYPT_COST = 1 << 14
+"""scrypt's cost N. With :data:`_SCRYPT_BLOCK_SIZE`, one hash takes about 40 ms and 16 MB."""
+_SCRYPT_BLOCK_SIZE = 8
+"""scrypt's block size r."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,4 +120,4 @@ def _decode_user(encoded: Mapping[str, str]) -> RestUser:
 
 def _scrypt(password: str, salt: bytes) -> bytes:
     """The hash of ``password`` with ``salt``, by scrypt."""
-    return hashlib.scrypt(password.encode(), salt=salt, n=_COST, r=_BLOCK_SIZE, p=1, maxmem=1 << 26)
+    return hashlib.scrypt(password.encode(), salt=salt, n=_SCRYPT_COST, r=_SCRYPT_BLOCK_SIZE, p=1, maxmem=1 << 26)

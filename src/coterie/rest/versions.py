@@ -7,8 +7,8 @@ from starlette.requests import Request
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.writes import IfMatch
 
-_ENTITY_TAG = re.compile(r'(W/)?"([^"]*)"')
-_VERSION = re.compile("0|[1-9][0-9]{0,18}")
+_ENTITY_TAG_PATTERN = re.compile(r'(W/)?"([^"]*)"')
+_CONFIG_VERSION_PATTERN = re.compile("0|[1-9][0-9]{0,18}")
 """A version as :func:`etag_headers` writes it: at most 64 bits."""
 
 
@@ -28,5 +28,7 @@ def if_match_of(request: Request) -> IfMatch | None:
     value = ",".join(lines)
     if value.strip() == "*":
         return IfMatch(config_versions=None)
-    tags = _ENTITY_TAG.findall(value)
-    return IfMatch(config_versions=frozenset(int(tag) for weak, tag in tags if not weak and _VERSION.fullmatch(tag)))
+    tags = _ENTITY_TAG_PATTERN.findall(value)
+    return IfMatch(
+        config_versions=frozenset(int(tag) for weak, tag in tags if not weak and _CONFIG_VERSION_PATTERN.fullmatch(tag))
+    )

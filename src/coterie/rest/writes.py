@@ -43,7 +43,7 @@ from coterie.herder.requests.orders import RestartConnectorTask, SetGroupLoggerL
 from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.topics import ResetActiveTopics
 from coterie.herder.requests.writes import Write, WriteAttempt
-from coterie.rest.callers import Sign
+from coterie.rest.callers import SignFunction
 from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, ResponseMissingError, forward_to_worker
 from coterie.rest.problems import STATUS_BY_PROBLEM
 from coterie.worker.worker import Worker
@@ -53,17 +53,22 @@ ClientWrite: TypeAlias = Write | RestartConnectorTask | ResetActiveTopics | SetG
 
 RETRY_PAUSE_MS = 250
 """The time between two attempts to perform a write, in milliseconds."""
-UNASSIGNED_PAUSE_MAX_MS = 4_000
+UNASSIGNED_TASK_RETRY_PAUSE_MAX_MS = 4_000
 """The longest time between two attempts to restart a task that no worker has: from :data:`RETRY_PAUSE_MS` on, the time
 doubles with each attempt. Such a task may wait for minutes, and in a connect group each attempt asks the coordinator
 for the description of the group."""
 RESPONSE_MARGIN_S = 5.0
 """How much longer than the time that is left for a write a worker waits for the leader's response, in seconds: the
 leader has the same time limit, and its refusal then contains what it was waiting for."""
-_PASSING_PROBLEMS = frozenset({Problem.STARTING, Problem.NO_LEADER, Problem.UNASSIGNED})
+_TEMPORARY_PROBLEMS = frozenset({Problem.STARTING, Problem.NO_LEADER, Problem.UNASSIGNED})
 """Why this worker's herder cannot perform a write at the moment: nothing was written, and the herder is asked again.
 Most writes to the config log wait in the herder itself."""
-_REQUEST_ID, _TIME_LEFT, _REPEATED = "X-Coterie-Request-Id", "X-Coterie-Time-Left", "X-Coterie-Repeated"
+_REQUEST_ID_HEADER, _TIME_LEFT_HEADER, _REPEATED_HEADER = (
+    "X-Coterie-Request-Id",
+    "X-Coterie-Time-Left",
+    "X-Coterie-Repeated",
+)
+"""The names of the headers with which a worker describes the attempt of a write to another worker."""
 
 
 async def perform_or_forward_write(
@@ -72,7 +77,7 @@ async def perform_or_forward_write(
     request: Request,
     body: bytes,
     write: ClientWrite,
-    sign: Sign,
+    sign: SignFunction,
     to_response_or_raise: Callable[[Answer], Response],
 ) -> Response:
     """Perform ``write``, which ``request`` with ``body`` contains, here or on another worker, and return the response.
@@ -115,10 +120,10 @@ async def perform_or_forward_write(
                         raise
                     attempt, failure = replace(attempt, is_repeat=True), str(error)
                 last_answer: Answer = _forwarding_timeout_refusal(answer, failure, sent_since_ms)
-            case RequestRefused(problem=problem) if problem in _PASSING_PROBLEMS:
+            case RequestRefused(problem=problem) if problem in _TEMPORARY_PROBLEMS:
                 last_answer = answer
                 if problem is Problem.UNASSIGNED:
-                    pause_ms = doubled_delay_ms(RETRY_PAUSE_MS, unassigned_attempts, UNASSIGNED_PAUSE_MAX_MS)
+                    pause_ms = doubled_delay_ms(RETRY_PAUSE_MS, unassigned_attempts, UNASSIGNED_TASK_RETRY_PAUSE_MAX_MS)
                     unassigned_attempts += 1
             case _:
                 return to_response_or_raise(_answer_or_unknown_earlier_outcome(answer, attempt))
@@ -163,18 +168,18 @@ def _first_attempt(request: Request, time_limit_ms: int) -> WriteAttempt:
     forwarded, that worker describes the attempt by headers; otherwise it is a new attempt with the time limit
     ``time_limit_ms``."""
     headers = request.headers
-    id_ = headers.get(_REQUEST_ID, "") if FORWARD_PARAMETER in request.query_params else ""
+    id_ = headers.get(_REQUEST_ID_HEADER, "") if FORWARD_PARAMETER in request.query_params else ""
     if not re.fullmatch("[0-9a-f]{32}", id_):
         return WriteAttempt(id=ClientRequestId(uuid.uuid4().hex), time_left_ms=time_limit_ms)
-    time_left = headers.get(_TIME_LEFT, "")
+    time_left = headers.get(_TIME_LEFT_HEADER, "")
     if re.fullmatch("[0-9]{1,9}", time_left):
         time_limit_ms = min(time_limit_ms, int(time_left))
     return WriteAttempt(
-        id=ClientRequestId(id_), time_left_ms=time_limit_ms, is_repeat=headers.get(_REPEATED, "") == "true"
+        id=ClientRequestId(id_), time_left_ms=time_limit_ms, is_repeat=headers.get(_REPEATED_HEADER, "") == "true"
     )
 
 
 def _attempt_headers(attempt: WriteAttempt) -> dict[str, str]:
     """The headers that describe ``attempt`` to the other worker, to which the write is sent."""
-    headers = {_REQUEST_ID: attempt.id, _TIME_LEFT: str(attempt.time_left_ms)}
-    return {**headers, _REPEATED: "true"} if attempt.is_repeat else headers
+    headers = {_REQUEST_ID_HEADER: attempt.id, _TIME_LEFT_HEADER: str(attempt.time_left_ms)}
+    return {**headers, _REPEATED_HEADER: "true"} if attempt.is_repeat else headers

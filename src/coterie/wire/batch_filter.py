@@ -16,7 +16,7 @@ from coterie.wire.compression import GZIP, compress_gzip, decompress
 
 _INT64_BOUND = 2**63
 _DECOMPRESSED_SIZE_MAX = 64 * 1024 * 1024
-"""In bytes."""
+"""The maximum size of the records of one batch after decompression, in bytes."""
 _RECORDS_MAX = 250_000
 """The maximum number of records in one batch. No valid batch exceeds this limit or `_DECOMPRESSED_SIZE_MAX`: a
 producer's largest batch has about a megabyte before compression, and the log of groups writes much smaller ones."""

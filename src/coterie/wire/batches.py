@@ -34,10 +34,11 @@ TRANSACTIONAL_BIT = 0x10
 """The bit in a batch's attributes that means: the batch belongs to its producer's transaction."""
 _CONTROL_BIT = 0x20
 _RECORD_SIZE_MIN = 7
-"""In bytes: length, attributes, timestamp delta, offset delta, key, value and headers take at least a byte each."""
+"""The size of the smallest record, in bytes: length, attributes, timestamp delta, offset delta, key, value and headers
+take at least a byte each."""
 
-_MARKER_KEY = struct.Struct(">hh")
-_MARKER_VALUE = struct.Struct(">hi")
+_MARKER_KEY_STRUCT = struct.Struct(">hh")
+_MARKER_VALUE_STRUCT = struct.Struct(">hi")
 _ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE = range(2)
 
 NO_TIMESTAMP = -1
@@ -288,8 +289,8 @@ def encode_batch(
 def encode_transaction_marker(*, producer_id: int, producer_epoch: int, is_commit: bool, timestamp_ms: int) -> bytes:
     """The control batch (marker) that ends a producer's transaction in one partition: with a commit or an abort."""
     record = NewRecord(
-        key=_MARKER_KEY.pack(0, _COMMIT_MARKER_TYPE if is_commit else _ABORT_MARKER_TYPE),
-        value=_MARKER_VALUE.pack(0, 0),
+        key=_MARKER_KEY_STRUCT.pack(0, _COMMIT_MARKER_TYPE if is_commit else _ABORT_MARKER_TYPE),
+        value=_MARKER_VALUE_STRUCT.pack(0, 0),
     )
     return encode_batch(
         [record],
@@ -335,7 +336,7 @@ def is_commit_marker(marker: BatchRecord) -> bool:
     :raises WireError: when the record is no such marker.
     """
     try:
-        _, marker_type = _MARKER_KEY.unpack(marker.key or b"")
+        _, marker_type = _MARKER_KEY_STRUCT.unpack(marker.key or b"")
     except struct.error as error:
         raise WireError(f"the marker at offset {marker.offset} has an invalid key") from error
     if marker_type not in (_ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE):

@@ -30,7 +30,7 @@ _INT32_MAX = 2**31 - 1
 NULL_COUNT = -1
 """The count of a null array."""
 _CONNECTOR_SIZE_MIN = 2 + 4
-"""In bytes: an empty name and an empty array of tasks."""
+"""The smallest size of one connector with its task numbers, in bytes: an empty name and an empty array."""
 
 
 def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> bytes:

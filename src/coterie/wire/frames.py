@@ -29,7 +29,7 @@ from coterie.wire.schemas import (
     response_schema,
 )
 
-_HEADER_START = struct.Struct(">hhi")
+_HEADER_START_STRUCT = struct.Struct(">hhi")
 """API key, API version and correlation id, with which the header of every request begins."""
 LENGTH_SIZE = 4
 """The size in bytes of the length, an int32, that precedes each frame on a connection."""
@@ -70,10 +70,10 @@ def decode_request_header(frame: bytes) -> RequestHeader:
 
     :raises WireError: when the frame is too short, or the client id is not UTF-8.
     """
-    if len(frame) < _HEADER_START.size:
+    if len(frame) < _HEADER_START_STRUCT.size:
         raise WireError(f"a request of {len(frame)} bytes is shorter than the header of a request")
-    api_key, api_version, correlation_id = _HEADER_START.unpack_from(frame)
-    client_id = Reader(frame, _HEADER_START.size).nullable_string()
+    api_key, api_version, correlation_id = _HEADER_START_STRUCT.unpack_from(frame)
+    client_id = Reader(frame, _HEADER_START_STRUCT.size).nullable_string()
     return RequestHeader(api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id)
 
 
@@ -96,7 +96,7 @@ def decode_request_body(frame: bytes, header: RequestHeader, *, elements_max: in
     if elements_max is None:
         elements_max = ELEMENTS_MAX if header.api_key in CONNECT_GROUP_APIS else REQUEST_ELEMENTS_MAX
     schema = request_schema(header.api_key, header.api_version)
-    reader = Reader(frame, _HEADER_START.size)
+    reader = Reader(frame, _HEADER_START_STRUCT.size)
     client_id_size = max(0, reader.int16())
     reader.position += client_id_size
     if header_version(schema) == 2:

@@ -156,7 +156,7 @@ class Reader:
         return self._check_count(self.uvarint(), 2)
 
     def tagged_field(self) -> tuple[int, "Reader"]:
-        """The tag and the content of the next tagged field."""
+        """The tag of the next tagged field, and a reader of its content, which this reader has passed."""
         tag = self.uvarint()
         size = self.uvarint()
         start = self._advance_and_return_start(size)

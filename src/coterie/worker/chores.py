@@ -26,7 +26,7 @@ from coterie.herder.messages import (
     ComputeTarget,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
-    ConfigLogEndFound,
+    ConfigLogEndLookupEnded,
     ConfigNotValidated,
     ConfigValidationCompleted,
     CreateNextCheckpointGeneration,
@@ -238,7 +238,7 @@ class ChorePerformer:
                 chore.configs_of_checkpointed_tasks,
                 keeps_source_parts=chore.keeps_source_parts,
             )
-            _check_encodable(result.task_configs)
+            _check_task_configs_encodable(result.task_configs)
         except Exception as error:  # noqa: BLE001
             is_transient = isinstance(error, UnreachableError | SplitOrOffsetChangeAbortedError)
             trace = _message_or_full_trace_for_status(error)
@@ -381,22 +381,25 @@ class ChorePerformer:
             )
         return TaskConfigsPublicationEnded(connector=name, config_line_offset=config_line_offset)
 
-    async def _find_config_log_end(self, chore: FindConfigLogEnd) -> ConfigLogEndFound:
-        """Read the end offset of the config log; ``end_offset`` of the result is None when the log cannot be read."""
+    async def _find_config_log_end(self, chore: FindConfigLogEnd) -> ConfigLogEndLookupEnded:
+        """Read the end offset of the config log. When the log cannot be read, a warning is logged, and ``end_offset``
+        of the result is None."""
         try:
-            return ConfigLogEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
+            return ConfigLogEndLookupEnded(
+                purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset())
+            )
         except WorldError as error:
             logger.warning(
                 "The end offset of the config topic cannot be read: %s. Until it can be read, writes wait, reads may "
                 "return an older state, and a new leader may assign no jobs; check that the Kafka cluster runs",
                 error,
             )
-            return ConfigLogEndFound(purpose=chore.purpose, end_offset=None)
+            return ConfigLogEndLookupEnded(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputationEnded:
         """Let the assignor that ``chore.snapshot`` names compute a target assignment. If this worker does not have that
         assignor, or the assignor raises an exception of any type, ``target`` of the result is None, and ``error``
-        contains the reason."""
+        contains the reason. An exception is also logged."""
         name = chore.snapshot.assignor
         assign = self._assignors.get(name)
         if assign is None:
@@ -436,7 +439,8 @@ class ChorePerformer:
 
     async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
         """Append lines to the config log, with the leader's log if ``leader_log_opening_number`` is set. After
-        ConfigLinesAppendFailed the log may contain some or all of the lines, unless the append was fenced."""
+        ConfigLinesAppendFailed the log may contain some or all of the lines, unless the append was fenced. A failure is
+        logged, unless the append was fenced."""
         log = self._config_log if chore.leader_log_opening_number is None else self._leader_log
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
@@ -464,7 +468,7 @@ class ChorePerformer:
         return StatusAppendEnded()
 
 
-def _check_encodable(task_configs: Sequence[Mapping[str, str]]) -> None:
+def _check_task_configs_encodable(task_configs: Sequence[Mapping[str, str]]) -> None:
     """Check that task configs can be written to the config topic.
 
     :raises WorldError: when a key or a value contains half of a surrogate pair; the message contains the key.

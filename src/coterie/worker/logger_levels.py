@@ -21,7 +21,7 @@ _NUMBER_BY_LEVEL = {
     LoggerLevel.OFF: logging.CRITICAL + 10,
 }
 """The number of each level in Python's ``logging``, which has no names for ALL, TRACE and OFF."""
-CONNECT_LOGGERS = {
+COTERIE_LOGGER_BY_CONNECT_NAME = {
     "org.apache.kafka.connect.runtime.Worker": "coterie.spark.runtime",
     "org.apache.kafka.connect.runtime.WorkerConnector": "coterie.spark.splitting",
     "org.apache.kafka.connect.runtime.WorkerSinkTask": "coterie.spark",
@@ -57,7 +57,7 @@ class LoggerLevelControl:
         """Held while a call sets levels, so that the calls are executed in the order in which they came."""
 
     async def logger_states(self) -> dict[str, LoggerState]:
-        """The states of all loggers that exist, by name, including the names in :data:`CONNECT_LOGGERS`.
+        """The states of all loggers that exist, by name, including the names in :data:`COTERIE_LOGGER_BY_CONNECT_NAME`.
 
         :raises WorldError: when the JVM does not answer.
         """
@@ -78,7 +78,7 @@ class LoggerLevelControl:
 
         Returns the sorted names of the loggers that have changed: of ``name`` and its descendants, those whose level in
         effect was not ``level`` before. Not returned are Coterie's loggers that have changed only because one of
-        Connect's names for them (:data:`CONNECT_LOGGERS`) is ``name`` or a descendant of ``name``.
+        Connect's names for them (:data:`COTERIE_LOGGER_BY_CONNECT_NAME`) is ``name`` or a descendant of ``name``.
 
         :raises WorldError: when the JVM does not answer. Then no level of Python's loggers was set.
         """
@@ -94,10 +94,10 @@ class LoggerLevelControl:
                 await self._runtime.set_logger_level(name, level)
             if is_known_in_python or not (is_known_in_jvm or is_new_in_jvm):
                 changed |= _loggers_that_change(in_python, name, level)
-                for connect_name, own_name in CONNECT_LOGGERS.items():
+                for connect_name, own_name in COTERIE_LOGGER_BY_CONNECT_NAME.items():
                     if is_same_or_descendant(connect_name, name):
                         _set_python_level_and_descendants(own_name, level)
-                if name not in CONNECT_LOGGERS:
+                if name not in COTERIE_LOGGER_BY_CONNECT_NAME:
                     _set_python_level_and_descendants(name, level)
             others = {
                 other
@@ -130,9 +130,11 @@ def _python_loggers() -> dict[str, logging.Logger]:
 
 
 def _python_levels_with_connect_names() -> dict[str, LoggerLevel]:
-    """The level in effect of each of Python's loggers, and of each name in :data:`CONNECT_LOGGERS`."""
+    """The level in effect of each of Python's loggers, and of each name in :data:`COTERIE_LOGGER_BY_CONNECT_NAME`."""
     loggers = _python_loggers()
-    loggers |= {connect_name: logging.getLogger(own_name) for connect_name, own_name in CONNECT_LOGGERS.items()}
+    loggers |= {
+        connect_name: logging.getLogger(own_name) for connect_name, own_name in COTERIE_LOGGER_BY_CONNECT_NAME.items()
+    }
     return {name: _level_in_effect(one) for name, one in loggers.items()}
 
 

@@ -32,10 +32,10 @@ from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
 
-INBOX_MAX = 1_000
+INBOX_EVENTS_MAX = 1_000
 """The most events in the inbox of the member's loop. Only a loop that was blocked can have so many: then orders are
 refused, and responses wait."""
-EVENTS_MAX = 1_000
+QUEUED_HERDER_EVENTS_MAX = 1_000
 """The most events that are queued for the herder. A herder with so many is stuck: the member's loop waits until the
 herder has taken one, sends no heartbeats meanwhile, and so loses its membership."""
 
@@ -61,7 +61,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         self._member = member
         self._coordinator = coordinator
         self._inbox: Inbox[Event[ResponseT, TimerT], TimerT] = Inbox(
-            INBOX_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)
+            INBOX_EVENTS_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)
         )
         self._trace = Trace()
         self._running_requests: set[asyncio.Task[None]] = set()
@@ -80,7 +80,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     def order(self, order: MembershipOrder | UpdateAssignor) -> None:
         """Queue ``order`` for the member's loop, which carries it out later. Never waits.
 
-        :raises asyncio.QueueFull: when :data:`INBOX_MAX` events are in the inbox.
+        :raises asyncio.QueueFull: when :data:`INBOX_EVENTS_MAX` events are in the inbox.
         """
         self._inbox.put_nowait(order)
 
@@ -88,7 +88,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         """Order the member to leave the group, and wait until the loop of :meth:`run` has ended. Returns at once if it
         has ended already. ``is_permanent``: as in `Leave`.
 
-        :raises asyncio.QueueFull: when :data:`INBOX_MAX` events are in the inbox.
+        :raises asyncio.QueueFull: when :data:`INBOX_EVENTS_MAX` events are in the inbox.
         """
         if not self._ended.is_set():
             self.order(Leave(reason=reason, is_permanent=is_permanent))
@@ -164,11 +164,11 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     def _send_request(self, send: Send[RequestT], group: asyncio.TaskGroup) -> None:
         """Start an asyncio task that sends a request to the coordinator, even while other requests are outstanding. The
         machine drops the response to a request that it has abandoned."""
-        asking = group.create_task(self._ask_coordinator(send))
+        asking = group.create_task(self._ask_coordinator_and_queue_result(send))
         self._running_requests.add(asking)
         asking.add_done_callback(self._running_requests.discard)
 
-    async def _ask_coordinator(self, send: Send[RequestT]) -> None:
+    async def _ask_coordinator_and_queue_result(self, send: Send[RequestT]) -> None:
         """Send a request, await its response, and put the response, or the reason why there is none, into the inbox."""
         result: ResponseReceived[ResponseT] | RequestFailed
         try:
@@ -178,12 +178,12 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         await self._inbox.put(result)
 
     async def _queue_event_for_herder(self, event: MembershipEvent) -> None:
-        """Queue ``event`` for the herder; waits while :data:`EVENTS_MAX` events are queued. A LeaseRenewed that follows
-        another one replaces it, without waiting."""
+        """Queue ``event`` for the herder; waits while :data:`QUEUED_HERDER_EVENTS_MAX` events are queued. A
+        LeaseRenewed that follows another one replaces it, without waiting."""
         async with self._changed:
             if isinstance(event, LeaseRenewed) and self._events and isinstance(self._events[-1], LeaseRenewed):
                 self._events[-1] = event  # The newer event replaces the older one.
             else:
-                await self._changed.wait_for(lambda: len(self._events) < EVENTS_MAX)
+                await self._changed.wait_for(lambda: len(self._events) < QUEUED_HERDER_EVENTS_MAX)
                 self._events.append(event)
             self._changed.notify_all()

@@ -21,7 +21,7 @@ class StallMeter:
         created."""
 
     async def measure_stalls(self) -> None:
-        """Measure until cancelled."""
+        """Measure until cancelled: after each sleep, store the longest stall so far in ``longest_ms``."""
         while True:
             self._last_tick_s = before = time.monotonic()
             await asyncio.sleep(INTERVAL_MS / 1000)

@@ -71,7 +71,7 @@ from coterie.worker.logger_levels import LoggerLevelControl
 from coterie.worker.stall import StallMeter
 from coterie.worker.watchdog import Watchdog
 
-INBOX_MAX = 4096
+INBOX_EVENTS_MAX = 4096
 """The most events that wait for the herder. While the inbox is full, log lines, task events and membership events are
 not read, and requests are refused."""
 HERDER_PING_INTERVAL_MS = 1_000
@@ -165,7 +165,7 @@ class Worker:
             close_intake=close_intake,
         )
         self._inbox: Inbox[Event | asyncio.Event, Timer] = Inbox(
-            INBOX_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)
+            INBOX_EVENTS_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)
         )
         self._trace = Trace()
         self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
@@ -277,7 +277,7 @@ class Worker:
         watchdog = Watchdog(
             lease_ends_ms=lambda: self.lease_ends_ms,
             stalled_ms=self.stall.stalled_ms,
-            stall_threshold_ms=lambda: self._herder.lease.stall_threshold_ms,
+            stall_threshold_ms=lambda: self._herder.lease_durations.stall_threshold_ms,
             halt_all_tasks=self._runtime.halt_all_tasks,
         )
         try:
@@ -354,7 +354,7 @@ class Worker:
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
-            self._exit_run(Exit(exit_code=1, reason=str(error)))
+            self._raise_to_exit_run(Exit(exit_code=1, reason=str(error)))
 
     async def _feed_log_lines_or_shut_down(
         self, log: Log, event_of: Callable[[LogProgress], Event], first_read_done: asyncio.Event
@@ -459,7 +459,7 @@ class Worker:
             return order
         return await self._inbox.next()
 
-    def _exit_run(self, exit_: Exit) -> None:
+    def _raise_to_exit_run(self, exit_: Exit) -> None:
         """Make :meth:`run` return ``exit_``.
 
         :raises _Exited: always.
@@ -506,7 +506,7 @@ class Worker:
             ):
                 self._membership.order(effect)
             case Exit():
-                self._exit_run(effect)
+                self._raise_to_exit_run(effect)
             case _:
                 group.create_task(self._perform_chore(effect))
 

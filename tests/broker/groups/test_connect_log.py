@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.groups.connect_log import log_removals_and_errors
+from coterie.broker.groups.connect_log import log_member_removals_and_computation_errors
 from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import (
     ComputeTarget,
@@ -42,7 +42,7 @@ class Logged:
     def handle(self, event: Event) -> None:
         before = self.group.metadata
         output = step(self.group, event, now_ms=self.now_ms)
-        log_removals_and_errors(self.group.group_id, event, output, before)
+        log_member_removals_and_computation_errors(self.group.group_id, event, output, before)
         for effect in output.effects:
             if isinstance(effect, ComputeTarget):
                 self.handle(TargetComputed(group_epoch=effect.snapshot.group_epoch, target=compute(effect.snapshot)))

@@ -228,7 +228,7 @@ async def test_a_kill_at_any_write_commits_both_the_offset_and_the_record_or_non
     for copy in copies:
         async with running(copy) as killed:
             outcomes.append((await killed.committed_values() == [b"r"], await killed.loaded() == [written(7)]))
-            last = await killed.transactions.read("a")
+            last = await killed.transactions.read_transaction("a")
             assert last is not None
             await killed.end("a", last.producer, commit=False)
             assert all(isinstance(record, OffsetWritten) for record in await killed.loaded())

@@ -4,7 +4,7 @@ import asyncio
 from itertools import count
 from pathlib import Path
 
-from coterie.broker.clock import wall_ms
+from coterie.broker.clock import wall_clock_ms
 from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.maintenance.backup import back_up_log_and_return_size
 from coterie.broker.maintenance.check import log_file_findings
@@ -49,7 +49,7 @@ async def test_compaction_check_and_backup_keep_connect_groups(tmp_path: Path) -
     assert [one.metadata.member_id for one in before.members] == ["w0"]
 
     async with open_log(folder / "log", folder / "lock") as log, asyncio.TaskGroup() as tasks, asyncio.timeout(60):
-        keeping = tasks.create_task(run_maintenance(log, folder / "log", FREQUENT_MAINTENANCE, now_ms=wall_ms))
+        keeping = tasks.create_task(run_maintenance(log, folder / "log", FREQUENT_MAINTENANCE, now_ms=wall_clock_ms))
         for _ in count():
             if await batch_count(log) < UPDATES // 10:
                 break

@@ -4,7 +4,7 @@ from coterie.broker.topics.configs import (
     int_config_or_default,
     list_config_or_default,
     text_config_or_default,
-    topic_config_or_null_error,
+    topic_configs_error,
     uses_log_append_time,
 )
 
@@ -28,7 +28,7 @@ def test_a_config_that_is_not_set_has_its_default() -> None:
 
 def test_config_values_are_read_without_blanks() -> None:
     configs = {"retention.ms": " +5 ", "cleanup.policy": "compact, delete", "message.timestamp.type": "LogAppendTime "}
-    assert topic_config_or_null_error(configs) is None
+    assert topic_configs_error(configs) is None
     assert int_config_or_default(configs, "retention.ms") == 5
     assert list_config_or_default(configs, "cleanup.policy") == ["compact", "delete"]
     assert text_config_or_default(configs, "message.timestamp.type") == "LogAppendTime"
@@ -36,6 +36,6 @@ def test_config_values_are_read_without_blanks() -> None:
 
 
 def test_contradicting_config_values_are_refused() -> None:
-    assert topic_config_or_null_error({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}) == (
+    assert topic_configs_error({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}) == (
         "conflict topic config setting min.compaction.lag.ms (2) > max.compaction.lag.ms (1)"
     )

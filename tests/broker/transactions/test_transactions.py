@@ -111,7 +111,8 @@ async def test_a_transactional_id_that_is_unused_for_a_week_is_removed(tmp_path:
         await broker.end("alice", alice, commit=True)
         clock.now_ms += 7 * 86_400_000 + 1
         await broker.transactions.delete_expired_states_or_warn()
-        assert [name for name, _ in await broker.transactions.read_all()] == ["bob"], "bob's transaction is open"
+        open_transactions = await broker.transactions.read_all_transactions()
+        assert [name for name, _ in open_transactions] == ["bob"], "bob's transaction is open"
         assert (await broker.init("alice")).producer_id > bob.producer_id
 
 
@@ -126,8 +127,8 @@ async def test_producers_are_read_in_pages_while_the_writer_is_busy(
         await asyncio.to_thread(met.wait, DEADLINE_S)
         try:  # the writer is busy
             async with asyncio.timeout(DEADLINE_S):
-                alice = await broker.transactions.read("alice")
-                names = [name for name, _ in await broker.transactions.read_all()]
+                alice = await broker.transactions.read_transaction("alice")
+                names = [name for name, _ in await broker.transactions.read_all_transactions()]
                 rows = await broker.transactions.producers(broker.partition())
         finally:
             await asyncio.to_thread(met.wait, DEADLINE_S)
@@ -149,7 +150,7 @@ async def test_a_kill_at_any_statement_ends_a_transaction_in_all_partitions_or_i
     ended: list[bool] = []
     for folder in killed:
         async with running_transactions(folder) as broker:
-            written = await broker.transactions.read("alice")
+            written = await broker.transactions.read_transaction("alice")
             assert written is not None
             ended.append(written.state is TransactionState.COMPLETE_COMMIT)
             for number in range(3):
@@ -280,7 +281,7 @@ async def run_action(
             model.former[name], model.identity[name] = producer, reply.producer
     elif act == "time out":
         clock.now_ms += TIMEOUT_MS
-        await broker.transactions.abort_overdue()
+        await broker.transactions.abort_overdue_transactions()
         for late in tuple(model.open):
             model.end(late, committed=False)
             model.former[late] = model.identity[late]

@@ -68,7 +68,8 @@ def test_the_broker_advertises_a_host_that_clients_can_reach(
     assert not settings.auto_create_topics
     assert settings.connections_per_address_max == 2
     assert settings.group_limits == ClassicGroupSettings(initial_rebalance_delay_ms=0, groups_max=5, group_size_max=6)
-    assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)
+    assert (settings.frame_size_max, settings.connections_max) == (2_048, 3)
+    assert settings.connection_requests_in_flight_max == 4
 
 
 def test_broker_configs_of_connect_groups_are_given_by_name(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Only the leader reports the configured jobs, and only when it has read the config log to its end."""
 
 from coterie.herder import config_records
-from coterie.herder.messages import ConfigLogEndFound, FindConfigLogEnd, TimerFired
+from coterie.herder.messages import ConfigLogEndLookupEnded, FindConfigLogEnd, TimerFired
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import SetConfiguredJobs
@@ -16,7 +16,7 @@ def answer_lookup(driver: ConnectHerderDriver, end_offset: int | None) -> None:
     """The config log's end offset is found, or the log cannot be reached (None)."""
     (lookup,) = driver.pop_effects(FindConfigLogEnd)
     end = None if end_offset is None else LogPosition(end_offset)
-    driver.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=end))
+    driver.feed(ConfigLogEndLookupEnded(purpose=lookup.purpose, end_offset=end))
 
 
 def test_the_leader_reports_all_configured_jobs() -> None:

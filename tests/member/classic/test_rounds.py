@@ -466,4 +466,4 @@ def test_each_join_after_a_malformed_assignment_has_new_metadata_and_triggers_a_
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, synced(revoked=SOME_WORK, protocol=protocol))
     assert isinstance(worker.member.round, AssignmentReceived)
-    assert worker.member.malformed_assignments == 0
+    assert worker.member.malformed_assignment_count == 0

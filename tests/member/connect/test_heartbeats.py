@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.member.connect.heartbeats import INTERVAL_MIN_MS
+from coterie.member.connect.heartbeats import HEARTBEAT_INTERVAL_MIN_MS
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, Claims, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
@@ -79,7 +79,7 @@ def test_a_repeated_join_that_the_coordinator_does_not_hold_is_followed_by_a_pau
     worker.answer(accepted(0, leader=OTHER, is_full=True))
     worker.answer(accepted(0))
     assert worker.sent == []
-    worker.advance_clock(INTERVAL_MIN_MS)
+    worker.advance_clock(HEARTBEAT_INTERVAL_MIN_MS)
     assert worker.heartbeat.member_epoch == 0
 
 

@@ -19,7 +19,10 @@ from coterie.wire.kio_entities import Values
 
 UNAUTHORIZED = "Authorization failed."
 """The error message of each item that the access rules refuse, in responses with an error message for each item."""
-_RESOURCES = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
+_RESOURCE_TYPE_BY_CONFIG_RESOURCE_TYPE = {
+    ConfigResourceType.TOPIC: ResourceType.TOPIC,
+    ConfigResourceType.GROUP: ResourceType.GROUP,
+}
 """The resource type for authorization, by config resource type. For every other config resource type, the operation on
 the cluster is authorized."""
 
@@ -29,7 +32,7 @@ CLUSTER, GROUP, TOPIC, TRANSACTIONAL_ID = (
     ResourceType.TOPIC,
     ResourceType.TRANSACTIONAL_ID,
 )
-_CODES = {
+_REFUSAL_CODE_BY_RESOURCE_TYPE = {
     CLUSTER: ErrorCode.cluster_authorization_failed,
     GROUP: ErrorCode.group_authorization_failed,
     TOPIC: ErrorCode.topic_authorization_failed,
@@ -52,7 +55,7 @@ class AccessCheck:
 
     def error_code(self, operation: Operation, type_: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode | None:
         """None if the client may perform ``operation`` on the resource ``name``, else the error code for its type."""
-        return None if self.is_allowed(operation, type_, name) else _CODES[type_]
+        return None if self.is_allowed(operation, type_, name) else _REFUSAL_CODE_BY_RESOURCE_TYPE[type_]
 
     def is_allowed_on_any(self, operation: Operation, type_: ResourceType) -> bool:
         """Whether the client may perform ``operation`` on at least one resource of this type."""
@@ -253,7 +256,7 @@ def config_resources_authorization(operation: Operation, *, response_field: str)
     the topic or the group, or on the cluster for every other type."""
 
     def check(access: AccessCheck, resource: Any) -> ErrorCode | None:
-        type_ = _RESOURCES.get(resource.resource_type)
+        type_ = _RESOURCE_TYPE_BY_CONFIG_RESOURCE_TYPE.get(resource.resource_type)
         if type_ is None:
             return access.error_code(operation, CLUSTER)
         return access.error_code(operation, type_, resource.resource_name)

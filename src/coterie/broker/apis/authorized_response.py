@@ -90,7 +90,8 @@ def _filter_and_add_refused_entries(
 ) -> Values:
     """The handler's response ``values`` without what the client may not see, and with the entries of the ``refused``
     items. ``handler_received_items``: whether the handler's request had at least one item. If it had none, because all
-    items were refused, the handler may have returned entries for all items that exist: these entries are dropped."""
+    items were refused, the handler may have returned entries for all items that exist: these entries are dropped. If
+    items were refused, all other fields of the response that ``values`` lack get empty values."""
     merged = dict(values)
     for field, is_shown in (authorization.visibility_check_by_response_field or {}).items():
         merged[field] = [one for one in merged.get(field, ()) if is_shown(access, one)]

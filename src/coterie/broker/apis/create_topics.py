@@ -21,7 +21,7 @@ from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
 from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.store import TooManyPartitionsError
-from coterie.broker.topics.configs import topic_config_or_null_error
+from coterie.broker.topics.configs import topic_configs_error
 from coterie.broker.topics.names import colliding_name, is_internal_topic, topic_name_error
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
@@ -82,7 +82,7 @@ async def _create_topic(
         else _check_counts_and_return_partition_count(broker, new_topic)
     )
     check_topic_and_broker_partition_limits(broker, partitions=partitions, added_partitions=partitions)
-    if error_message := topic_config_or_null_error(configs):
+    if error_message := topic_configs_error(configs):
         raise KafkaRefusal(ErrorCode.invalid_config, error_message)
     if not validate_only:
         await broker.log.create_topic(

@@ -34,7 +34,7 @@ async def _describe_transaction(broker: BrokerContext, transactional_id: str) ->
     if not transactional_id:
         return _error_values(transactional_id, ErrorCode.invalid_request)
     try:
-        written = await broker.transactions.read(transactional_id)
+        written = await broker.transactions.read_transaction(transactional_id)
     except WorldError:
         return _error_values(transactional_id, ErrorCode.kafka_storage_error)
     if written is None:

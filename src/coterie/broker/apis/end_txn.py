@@ -12,7 +12,7 @@ from coterie.wire.kio_entities import Values
 
 _FENCED_SINCE = 2
 """The first version in which the response may have the error code PRODUCER_FENCED (KIP-588)."""
-_BUMPS_SINCE = 5
+_BUMPS_EPOCH_SINCE = 5
 """The first version with which each end of a transaction increments the producer's epoch (KIP-890)."""
 
 
@@ -37,7 +37,7 @@ async def _end_transaction(broker: BrokerContext, request: ApiRequest) -> Reply:
         lambda fresh_producer_id: EndTransaction(
             producer=ProducerIdAndEpoch(body.producer_id, body.producer_epoch),
             is_commit=body.committed,
-            bumps_epoch=request.header.api_version >= _BUMPS_SINCE,
+            bumps_epoch=request.header.api_version >= _BUMPS_EPOCH_SINCE,
             fresh_producer_id=fresh_producer_id,
         ),
         supports_producer_fenced=request.header.api_version >= _FENCED_SINCE,

@@ -17,7 +17,7 @@ from coterie.broker.error_reply import await_error_and_message
 from coterie.broker.groups.configs import group_config_definition, group_config_error
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.config_changes import ConfigChange, apply_changes
-from coterie.broker.topics.configs import TOPIC_CONFIGS, topic_config_or_null_error
+from coterie.broker.topics.configs import TOPIC_CONFIGS, topic_configs_error
 from coterie.broker.topics.names import is_internal_topic, topic_name_error
 from coterie.config.definition import ConfigDef
 from coterie.groups.connect.messages import ErrorOnlyResponse, SetGroupConfigs
@@ -107,7 +107,7 @@ async def _alter_topic_configs(broker: BrokerContext, name: str, alter: Alter, *
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
     configs = alter(TOPIC_CONFIGS, topic.configs)
-    _refuse_if_config_error(topic_config_or_null_error(configs))
+    _refuse_if_config_error(topic_configs_error(configs))
     if is_internal_topic(name) and configs != topic.configs:
         raise KafkaRefusal(ErrorCode.invalid_config, f"The configs of the internal topic {name} cannot be changed.")
     if not validate_only:

@@ -38,7 +38,12 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 """Requests the first offset that is not in tiered storage yet: here there is none."""
 
-_SINCE: Mapping[int, int] = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_FIRST_VERSION_BY_TIMESTAMP: Mapping[int, int] = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 """The first version in which a request may contain each of these timestamps."""
 _UNKNOWN_OFFSET = (-1, -1)
 """The timestamp and the offset in a response if no record was found."""
@@ -56,7 +61,9 @@ async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_na
         error = ErrorCode.unknown_topic_or_partition
     elif getattr(asked, "current_leader_epoch", -1) > LEADER_EPOCH:
         error = ErrorCode.unknown_leader_epoch
-    elif asked.timestamp < EARLIEST and request.header.api_version < _SINCE.get(asked.timestamp, 2**15):
+    elif asked.timestamp < EARLIEST and request.header.api_version < _FIRST_VERSION_BY_TIMESTAMP.get(
+        asked.timestamp, 2**15
+    ):
         error = ErrorCode.unsupported_version
     else:
         end_offset = partition.last_stable_offset if reads_committed(request) else partition.end_offset

@@ -27,7 +27,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     pattern = request.field_or_default("transactional_id_pattern", None)
     try:
         # If all requested states are unknown, no transaction matches.
-        transactions = await broker.transactions.read_all() if known or not asked else []
+        transactions = await broker.transactions.read_all_transactions() if known or not asked else []
         if pattern:
             # On a thread: importing pyarrow takes a moment.
             transactions = await asyncio.to_thread(_transactions_matching_pattern, transactions, pattern)

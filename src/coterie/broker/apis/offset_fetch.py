@@ -149,7 +149,8 @@ def _single_group_authorization_error_since_v2(access: AccessCheck) -> ErrorCode
 
 def _remove_or_refuse_unauthorized_topics(access: AccessCheck, answer: Values) -> Values:
     """The response without the topics that the client may not describe. If the request names such a topic, its
-    partitions have an error code instead of offsets."""
+    partitions have an error code instead of offsets. Before v2 the response has no error code of the group: if the
+    client may not describe the group, each partition that the request names has the error code of that refusal."""
     body = access.request.body
     if not hasattr(body, "groups"):
         has_code = access.request.header.api_version >= _GROUP_ERROR_SINCE

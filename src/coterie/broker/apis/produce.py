@@ -18,7 +18,7 @@ from coterie.broker.apis.authorization import (
     make_topic_check,
     topic_authorization_with_partition_errors,
 )
-from coterie.broker.clock import wall_ms
+from coterie.broker.clock import wall_clock_ms
 from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
 from coterie.broker.storage.log import Partition, Topic
@@ -119,7 +119,7 @@ def _queue_batch(broker: BrokerContext, request: ApiRequest, topic_data: Any, da
         return KafkaRefusal(ErrorCode.corrupt_message, str(error))
     except WireError as error:
         return KafkaRefusal(ErrorCode.invalid_record, str(error))
-    now_ms = wall_ms()
+    now_ms = wall_clock_ms()
     refused = _batch_refusal(broker, request, topic, head, now_ms)
     if refused is not None:
         return refused

@@ -26,7 +26,7 @@ from coterie.wire.kio_entities import Values
 
 _ABORTABLE_SINCE = 4
 """The first version in which the response may have the error code TRANSACTION_ABORTABLE (KIP-890)."""
-_ADDS_SINCE = 5
+_ADDS_PARTITION_SINCE = 5
 """The first version that itself adds the group's offsets to the transaction."""
 
 
@@ -114,7 +114,7 @@ async def _add_or_verify_offsets_partition(
 
 def _unadded_partition_rule(version: int) -> UnaddedPartitionRule:
     """How a request of this version is handled if the partition with the offsets is not in the transaction."""
-    if version >= _ADDS_SINCE:
+    if version >= _ADDS_PARTITION_SINCE:
         return UnaddedPartitionRule.ADD_PARTITION
     if version >= _ABORTABLE_SINCE:
         return UnaddedPartitionRule.GENERIC_ERROR_SUPPORTED

@@ -90,8 +90,9 @@ class ClassicMachine:
         return not (group.is_nonexistent or group.has_only_offsets)
 
     def notifications_after_load(self, records: Sequence[Record], /) -> Sequence[Notification]:
-        """GroupLoaded, then TopicDeleted for each topic that was deleted but has committed offsets in ``records``: the
-        broker may have crashed between the deletion of the topic and the deletion of its offsets."""
+        """GroupLoaded, then TopicDeleted for each topic that has committed or pending offsets in ``records``, but was
+        deleted since the commit, even if it was created again: the broker may have crashed between the deletion of the
+        topic and the deletion of its offsets."""
         return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._deleted_or_recreated_topics(records))]
 
     def _deleted_or_recreated_topics(self, records: Sequence[Record]) -> Sequence[str]:

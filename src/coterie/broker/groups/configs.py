@@ -33,6 +33,7 @@ def _offset_reset_error(value: str) -> str | None:
 def _key(
     name: str, default: str, documentation: str, validator: Validator | None = None, type_: Type = Type.INT
 ) -> ConfigKey:
+    """The definition of a config that can be set on a group."""
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from coterie.broker.groups.connect_log import log_removals_and_errors
+from coterie.broker.groups.connect_log import log_member_removals_and_computation_errors
 from coterie.broker.groups.connect_stats import ConnectGroupStats
 from coterie.broker.groups.heartbeats import MemberRequestGaps
 from coterie.broker.groups.host import RunChore
@@ -88,7 +88,7 @@ class ConnectMachine:
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
             self.stats.observe_step(group, event, output.records, before, now_ms)
-            log_removals_and_errors(group.group_id, event, output, before)
+            log_member_removals_and_computation_errors(group.group_id, event, output, before)
         return Output(
             records=output.records,
             effects=tuple(
@@ -125,7 +125,7 @@ class ConnectMachine:
         return [GroupLoaded()]
 
     def observe_request(self, group: Group, request: Request, /) -> None:
-        """Record a member's heartbeat in the statistics."""
+        """Record ``request`` in the statistics if it is a heartbeat of a member of the group."""
         if isinstance(request, Heartbeat) and request.member_id in group.members:
             self._gaps.observe_request(group.group_id, request.member_id, is_heartbeat=True)
 

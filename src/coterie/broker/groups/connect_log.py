@@ -10,7 +10,9 @@ from coterie.nouns.ids import GroupId
 logger = logging.getLogger(__name__)
 
 
-def log_removals_and_errors(group_id: GroupId, event: Event, output: ConnectOutput, before: GroupRecord | None) -> None:
+def log_member_removals_and_computation_errors(
+    group_id: GroupId, event: Event, output: ConnectOutput, before: GroupRecord | None
+) -> None:
     """Log, from the ``output`` of the step for ``event``: each removal of a member; and an error of a computation,
     unless ``before`` has the same error. ``before`` is the group's metadata record before the step; None if there was
     none. A removal by a Heartbeat request, with which the member leaves, is logged at level INFO, all else as a

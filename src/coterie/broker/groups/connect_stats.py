@@ -27,12 +27,12 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN
 from coterie.nouns.ids import GroupId, MemberId
 
-_REASONS = {
+_REMOVAL_REASON_BY_TIMER = {
     SessionTimer: "session timeout",
     RevocationTimer: "rebalance timeout",
     ConnectionGraceTimer: "closed connection",
 }
-"""The reason why a member was removed, by the timer that fired."""
+"""The reason why a member was removed, by the class of the timer that fired."""
 
 
 class ConnectGroupStats:
@@ -133,7 +133,7 @@ def _removal_reason(event: Event) -> str:
     """The reason for which ``event`` has removed a member, as the statistics name it; ``other`` if it has no name."""
     match event:
         case TimerFired(key=key):
-            return _REASONS.get(type(key), "other")
+            return _REMOVAL_REASON_BY_TIMER.get(type(key), "other")
         case RemoveMember():
             return "operator"
         case Heartbeat(member_epoch=epoch):

@@ -401,7 +401,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self.notify(await chore.run())
 
     def _on_chore_ended(self, task: "asyncio.Task[None]") -> None:
-        """Called when a chore has ended: `run` may have to end, too."""
+        """Called when the chore of ``task`` has ended: drop the task, and wake `run`, which may have to end, too."""
         self._chores.discard(task)
         self._wake.set()
 

@@ -84,7 +84,8 @@ class GroupLog(Generic[RecordT]):
 
     @classmethod
     async def open(cls, log: BrokerLog, topic: GroupTopicFormat[RecordT]) -> "GroupLog[RecordT]":
-        """The records of groups in ``topic`` of ``log``; the topic is created if it does not exist. Reads no records.
+        """Open the log of the groups whose records are in ``topic`` of ``log``. The topic is created if it does not
+        exist. Reads no records.
 
         :raises WorldError: when the topic cannot be created.
         """

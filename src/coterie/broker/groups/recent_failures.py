@@ -10,7 +10,7 @@ _PAUSE_MAX_MS = 2_000
 """The longest pause. On a full disk, each request that writes makes its group reload. A longer pause would keep the
 heartbeats of other members from the coordinator, and workers begin to stop their tasks at 2/3 of the session timeout,
 which is 4 s for the shortest one."""
-_CLOSE_S = 60.0
+_CLOSE_FAILURES_INTERVAL_S = 60.0
 """A failure is close to the failure before it if it comes less than this after it."""
 
 
@@ -35,7 +35,7 @@ class RecentFailures:
         # A refused append is no failure of the broker: its transaction was ended first. This may happen to several
         # producers at once.
         if not isinstance(error, KafkaRefusal):
-            is_close = self._failed_at_s is not None and now_s - self._failed_at_s < _CLOSE_S
+            is_close = self._failed_at_s is not None and now_s - self._failed_at_s < _CLOSE_FAILURES_INTERVAL_S
             self._count = self._count + 1 if is_close else 1
             self._pause_s = (
                 doubled_delay_ms(_PAUSE_MS, self._count - 2, _PAUSE_MAX_MS) / 1000 if self._count > 1 else 0.0
@@ -44,6 +44,7 @@ class RecentFailures:
         return self._log_limit.take_suppressed_count_if_allowed(f"{message} {kind_of_error(error)}", now_s=now_s)
 
     def take_pause_s(self) -> float:
-        """The pause in seconds before the reload after the last failure; 0 if it was already taken."""
+        """The pause in seconds before the reload after the last failure. Marks the pause as taken: the next calls
+        return 0, until `add` counts another failure."""
         pause_s, self._pause_s = self._pause_s, 0.0
         return pause_s

@@ -23,7 +23,7 @@ from coterie.wire.batches import BatchHeader, check_crc, decode_uncompressed_rec
 
 DecodeRecord: TypeAlias = Callable[[bytes, bytes | None], object]
 """Decodes the key and the value of a record of groups. Raises `WireError` for a malformed record."""
-_GROUP_RECORDS: Mapping[str, DecodeRecord] = {
+_GROUP_RECORD_DECODER_BY_TOPIC: Mapping[str, DecodeRecord] = {
     CLASSIC_TOPIC.name: CLASSIC_TOPIC.decode_record,
     CONNECT_TOPIC.name: CONNECT_TOPIC.decode_record,
 }
@@ -73,7 +73,7 @@ def log_file_findings(
 
 
 class _LogCheck:
-    """One check of a log of layout `LAYOUT_VERSION`."""
+    """One check of a log of layout `LAYOUT_VERSION`; :meth:`all_findings` runs it, and must be called once."""
 
     def __init__(self, database: sqlite3.Connection, report_progress: Callable[[str], None]) -> None:
         self._database = database
@@ -100,7 +100,9 @@ class _LogCheck:
             try:
                 yield from (
                     f"{topic}-{number}: {finding}"
-                    for finding in self._partition_findings(*partition, decode_record=_GROUP_RECORDS.get(topic))
+                    for finding in self._partition_findings(
+                        *partition, decode_record=_GROUP_RECORD_DECODER_BY_TOPIC.get(topic)
+                    )
                 )
             except sqlite3.Error as error:
                 yield f"{topic}-{number}: a row cannot be read, so the rest of the partition is not checked: {error}"

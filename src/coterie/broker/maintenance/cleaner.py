@@ -52,8 +52,9 @@ class PartitionCleaner:
         )
 
     def index_keys(self) -> bool:
-        """Index the keys of the next chunk of batches. False when no further call is needed: all batches are indexed,
-        or the keys of the next batch do not fit into memory, and ``end_offset`` is now its base offset."""
+        """Index the keys of the next chunk of batches. True: this must be called again. False: all batches are indexed,
+        or the keys of the next batch do not fit into memory, and ``end_offset`` is now the base
+        offset of that batch."""
         rows = self._reader.next_batch_rows(self._partition_row_id, self._index_from_offset, self.end_offset)
         for row in rows:
             if not self._compaction.index_keys(self._read_batch_and_warn_if_unreadable(row)[0]):
@@ -84,7 +85,9 @@ class PartitionCleaner:
         return changes
 
     def _read_batch_and_warn_if_unreadable(self, row: BatchRow) -> tuple[BatchWithRecords, BatchHeader | None]:
-        """The batch in ``row`` with its records, and its header; the header is None if it cannot be read."""
+        """The batch in ``row`` with its records, and its header. If the header cannot be read, it is None, and the
+        producer id is -1. If the header or the records cannot be read, the records are None, and ``log_warning_once``
+        gets a message."""
         head: BatchHeader | None = None
         records = None
         has_valid_crc = False

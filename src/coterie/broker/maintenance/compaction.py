@@ -23,8 +23,8 @@ from coterie.wire.batch_filter import RawRecord
 KEY_COST_BYTES = 180
 """The memory that one indexed key takes, in bytes, measured with keys of 20 bytes; Kafka assumes 24."""
 _RAW_KEY_SIZE_MAX = 31
-"""In bytes. A longer key is stored as its digest, which has one byte more than this: so no digest equals a key that is
-stored itself."""
+"""The size, in bytes, of the largest key that is indexed unchanged. A longer key is stored as its digest, which has one
+byte more than this: so no digest equals a key that is stored itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,9 @@ class Compaction:
         yet."""
 
     def index_keys(self, batch: BatchWithRecords) -> bool:
-        """Store the newest offset of each key in the batch. False if its records could make more than ``keys_max``
-        keys: then nothing is stored, and the compaction must end before this batch. The first batch with keys always
-        fits."""
+        """Store the newest offset of each key in the batch, and return True. Return False if its records could make
+        more than ``keys_max`` keys: then nothing is stored, and the compaction must end before this batch. The first
+        batch with keys always fits."""
         records = batch.records or ()
         if self._newest_offset_by_key and len(self._newest_offset_by_key) + len(records) > self._keys_max:
             return False

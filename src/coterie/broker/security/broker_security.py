@@ -15,7 +15,8 @@ from coterie.nouns.errors import WorldError
 
 
 class BrokerSecurity:
-    """The security state of one broker; created before the broker listens."""
+    """The users, TLS certificates and access rules of one broker, and what limits its clients: the budgets of bytes in
+    flight, and the limits of log messages about clients. Created before the broker listens."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         """Read the files that ``settings`` names.

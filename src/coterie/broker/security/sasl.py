@@ -28,7 +28,8 @@ _PLAIN_MECHANISM = "SCRAM-SHA-512"
 
 
 class SaslExchange:
-    """The state of one connection's SASL exchange."""
+    """The SASL exchange of one connection: decides which request may follow, and keeps whether the peer is
+    authenticated or has failed."""
 
     def __init__(self, users: BrokerUsersFile, *, failed_authentication_delay_ms: int) -> None:
         self._users = users

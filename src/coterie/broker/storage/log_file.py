@@ -5,7 +5,7 @@ from pathlib import Path
 
 from coterie.nouns.errors import WorldError
 
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """SQLite's primary result codes for a corrupt file and for a file that is not an SQLite file."""
 
 
@@ -26,7 +26,7 @@ def is_corruption_error(error: sqlite3.Error) -> bool:
     """Whether ``error`` means that the file is corrupt or not an SQLite file. Other errors come, for example,
     from the directory, the disk, or another process's lock."""
     # The low byte is SQLite's primary result code; the higher bytes are the extended code.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPTION_CODES
 
 
 def make_open_error(path: Path, error: sqlite3.Error) -> WorldError:

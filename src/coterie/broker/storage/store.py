@@ -374,7 +374,8 @@ others."""
 _FREE_BYTES_OF_WAL = 8 * 1024 * 1024
 """The part of `FREE_BYTES_MIN`, in bytes, that must be free on the disk, outside the file, for the write-ahead log."""
 _WAL_SIZE_KEPT = 16 * 1024 * 1024
-"""In bytes. A write-ahead log that grew beyond this during a long read is truncated to this size after a checkpoint."""
+"""The size, in bytes, to which a write-ahead log that became larger during a long read is truncated after a
+checkpoint."""
 
 
 def open_database_any_thread(path: Path) -> sqlite3.Connection:

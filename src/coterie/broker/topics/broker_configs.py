@@ -15,7 +15,7 @@ _MINUTE_MS = 60_000
 
 
 def _key(name: str, type_: Type, default: str | None, documentation: str) -> ConfigKey:
-    """A broker config with Kafka's ``default``."""
+    """The definition of a broker config, with Kafka's ``default``; None: Kafka has no default."""
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation)
 
 

@@ -45,8 +45,8 @@ def _key(
     validator: Validator | None = None,
     broker: str | None = None,
 ) -> tuple[ConfigKey, str | None]:
-    """The definition of a topic config, and the name of the broker config ``broker`` from which the topic config takes
-    its default; None if there is no such broker config."""
+    """The definition of a topic config, and unchanged ``broker``: the name of the broker config from which the topic
+    config takes its default; None if there is no such broker config."""
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator), broker
 
 
@@ -133,7 +133,7 @@ BROKER_CONFIG_NAMES: Mapping[str, str] = {key.name: name for key, name in _TABLE
 """By topic config: the broker config from which it takes its default. For the other topic configs Kafka reports none:
 their broker configs have several units, or are unset by default."""
 
-_KEYS = {key.name: key for key in TOPIC_CONFIGS.keys}
+_KEY_BY_CONFIG_NAME = {key.name: key for key in TOPIC_CONFIGS.keys}
 """The topic configs by name."""
 
 
@@ -144,7 +144,7 @@ def text_config_or_default(configs: Mapping[str, str], name: str) -> str:
     """The text of key ``name``, from the topic's ``configs``, or Kafka's default; without white space at its ends."""
     value = configs.get(name)
     if value is None:
-        value = _KEYS[name].default
+        value = _KEY_BY_CONFIG_NAME[name].default
         assert value is not None
     return value.strip()
 
@@ -181,11 +181,12 @@ def uses_log_append_time(configs: Mapping[str, str]) -> bool:
 # -- checking ---------------------------------------------------------------------------------------------------------
 
 
-def topic_config_or_null_error(configs: Mapping[str, str | None]) -> str | None:
-    """An error message, worded as Kafka's, if a topic cannot have these configs; else None."""
+def topic_configs_error(configs: Mapping[str, str | None]) -> str | None:
+    """An error message, worded as Kafka's, if a topic cannot have these configs: a name is unknown, or a value is null
+    or not valid. Else None."""
     given: dict[str, str] = {}
     for name, value in configs.items():
-        if name not in _KEYS:
+        if name not in _KEY_BY_CONFIG_NAME:
             return f"Unknown topic config name: {name}"
         if value is None:
             return f"Null value not supported for topic configs: {name}"

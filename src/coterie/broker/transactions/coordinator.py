@@ -43,15 +43,15 @@ from coterie.groups.transaction_messages import (
     TransactionSettings,
     TransactionWritten,
 )
-from coterie.groups.transactions import deadline_ms
+from coterie.groups.transactions import open_transaction_deadline_ms
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SWEEP_INTERVAL_MS = 600_000
-"""The time between two deletions of expired producers; Kafka's default of
+_EXPIRY_INTERVAL_MS = 600_000
+"""The time between two deletions of expired producers and transactional ids; Kafka's default of
 ``producer.id.expiration.check.interval.ms``."""
 PAGE_ROWS = 500
 """The number of rows that one read takes from a long table: a fetch waits for at most one such read."""
@@ -61,8 +61,8 @@ _RETRY_DELAY_MS = 1_000
 
 class TransactionCoordinator:
     """Runs the transactions of this broker: the steps of transactional ids and the batches of producers are queued for
-    the log's writer thread, transactions are aborted after their timeout, and expired producers are deleted. The states
-    are in the log's tables; this object holds only the timers. Created by :meth:`open`."""
+    the log's writer thread, transactions are aborted after their timeout, and expired producers and transactional ids
+    are deleted. The states are in the log's tables; this object holds only the timers. Created by :meth:`open`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class TransactionCoordinator:
             lambda store: (list(read_transactions(store.database)), read_first_unstable_offsets(store.database))
         )
         for transactional_id, written in found:
-            due_ms = deadline_ms(written)
+            due_ms = open_transaction_deadline_ms(written)
             if due_ms is not None:
                 transactions._timers.set(transactional_id, due_ms)
         for topic in log.topics.values():
@@ -158,14 +158,14 @@ class TransactionCoordinator:
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
-    async def read(self, transactional_id: str) -> TransactionWritten | None:
+    async def read_transaction(self, transactional_id: str) -> TransactionWritten | None:
         """The last written state of the transactional id; None if there is none.
 
         :raises WorldError: the log cannot be read.
         """
         return await self._log.run_read(lambda reader: read_transaction(reader.database, transactional_id))
 
-    async def read_all(self) -> list[tuple[str, TransactionWritten]]:
+    async def read_all_transactions(self) -> list[tuple[str, TransactionWritten]]:
         """Each transactional id with its last written state, sorted by transactional id.
 
         :raises WorldError: the log cannot be read.
@@ -194,14 +194,14 @@ class TransactionCoordinator:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Abort transactions after their timeout, and delete expired producers, until this call is cancelled. Errors of
-        the log are logged and do not end the call."""
-        sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
+        """Abort transactions after their timeout, and at intervals delete what `delete_expired_states_or_warn` deletes,
+        until this call is cancelled. Errors of the log are logged and do not end the call."""
+        sweep_due_ms = self.now_ms() + _EXPIRY_INTERVAL_MS
         while True:
-            await self.abort_overdue()
+            await self.abort_overdue_transactions()
             if self.now_ms() >= sweep_due_ms:
                 await self.delete_expired_states_or_warn()
-                sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
+                sweep_due_ms = self.now_ms() + _EXPIRY_INTERVAL_MS
             due_ms = min(sweep_due_ms, self._timers.next_deadline_ms() or sweep_due_ms)
             self._timers_changed.clear()
             try:
@@ -210,7 +210,7 @@ class TransactionCoordinator:
             except TimeoutError:
                 continue
 
-    async def abort_overdue(self) -> None:
+    async def abort_overdue_transactions(self) -> None:
         """Abort the transactions whose timeout has passed. An abort that fails is logged and, if the log could not be
         written, tried again after `_RETRY_DELAY_MS`."""
         now_ms = self.now_ms()
@@ -232,7 +232,7 @@ class TransactionCoordinator:
         except WorldError as error:
             logger.warning(
                 "Expired producers and transactional ids could not be deleted, will retry in %d s: %s",
-                _SWEEP_INTERVAL_MS // 1000,
+                _EXPIRY_INTERVAL_MS // 1000,
                 error,
             )
 

@@ -50,9 +50,9 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class UnaddedPartitionRule(Enum):
-    """What happens to a batch whose partition is not in its producer's transaction, by the version of the Produce or
-    TxnOffsetCommit request (KIP-890). With ADD_PARTITION the partition is added; with the two others the request is
-    refused, and the value is the error code of the response."""
+    """What happens if the partition of a batch, or of offsets in TxnOffsetCommit, is not in the producer's transaction,
+    by the version of the Produce or TxnOffsetCommit request (KIP-890). With ADD_PARTITION the partition is added; with
+    the two others the request is refused, and the value is the error code of the response."""
 
     DEFAULT_ERROR = ErrorCode.invalid_txn_state
     """Produce v10 and before, TxnOffsetCommit v3 and before: the client must add the partition first."""
@@ -60,7 +60,7 @@ class UnaddedPartitionRule(Enum):
     """Produce v11, TxnOffsetCommit v4: the client must add the partition first; the client supports
     TRANSACTION_ABORTABLE."""
     ADD_PARTITION = ErrorCode.none
-    """Later versions: the batch itself adds its partition."""
+    """Later versions: the request itself adds the partition to the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,8 @@ class WriteResult:
     base_offset: int = -1
     """Base offset of the batch, or of its earlier copy if it is a duplicate; -1 for a write without a batch."""
     partition_offsets: Sequence[PartitionOffsets] = ()
-    """The partitions to which something was written; none for a duplicate batch."""
+    """The new offsets of the partitions to which a batch or marker was written, or in which a transaction began; empty
+    for a duplicate batch."""
     effects: Sequence[Effect] = ()
     """The effects of the step of the transaction's coordinator, if there was one."""
     markers: Sequence[MarkersWritten] = ()

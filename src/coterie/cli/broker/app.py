@@ -102,7 +102,7 @@ def broker(
         typer.Option(
             "--frame-size-max", metavar="BYTES", min=1_024, help="Largest request in bytes; a larger one is refused."
         ),
-    ] = defaults.FRAME_SIZE_MAX,
+    ] = defaults.FRAME_SIZE_MAX_BYTES,
     connections_max: Annotated[
         int, typer.Option("--connections-max", metavar="N", min=1, help="Maximum number of open connections.")
     ] = defaults.CONNECTIONS_MAX,
@@ -123,7 +123,7 @@ def broker(
             min=1,
             help="Maximum number of unanswered requests that the broker reads from one connection.",
         ),
-    ] = defaults.IN_FLIGHT_MAX,
+    ] = defaults.IN_FLIGHT_REQUESTS_MAX,
     configs: Annotated[
         list[str] | None,
         typer.Option(

@@ -67,7 +67,7 @@ def broker_settings(
         stats_path=data / "stats.json",
         frame_size_max=frame_size_max,
         connections_max=connections_max,
-        in_flight_max=in_flight_max,
+        connection_requests_in_flight_max=in_flight_max,
     )
     value_by_key = _parse_configs(configs)
     try:

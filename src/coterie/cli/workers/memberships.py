@@ -73,7 +73,7 @@ def make_classic_coordinator_client(spec: MembershipSpec) -> KafkaClassicCoordin
     return KafkaClassicCoordinatorClient(
         spec.worker_settings.bootstrap_servers,
         client_id=spec.client_id,
-        request_timeout_ms=spec.member_settings.lease.request_timeout_ms,
+        request_timeout_ms=spec.member_settings.lease_durations.request_timeout_ms,
         parked_timeout_ms=spec.member_settings.round_response_timeout_ms,
         security=spec.worker_settings.security,
     )

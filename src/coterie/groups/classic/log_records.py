@@ -10,7 +10,7 @@ from coterie.groups.classic.offset_messages import (
     PendingOffsetWritten,
 )
 from coterie.groups.classic.offset_records import (
-    KEY_VERSIONS,
+    OFFSET_KEY_VERSIONS,
     decode_offset_key,
     decode_offset_value,
     encode_offset_key,
@@ -50,7 +50,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, GenerationW
 
     :raises WireError: when key or value is malformed, or the version of the value is unknown.
     """
-    if Reader(key).int16() in KEY_VERSIONS:
+    if Reader(key).int16() in OFFSET_KEY_VERSIONS:
         group_id, partition = decode_offset_key(key)
         if value is None:
             return group_id, OffsetRemoved(partition=partition)

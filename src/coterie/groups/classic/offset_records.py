@@ -11,7 +11,7 @@ from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupId
 from coterie.wire.primitives import Reader, Writer
 
-KEY_VERSIONS = (0, 1)
+OFFSET_KEY_VERSIONS = (0, 1)
 """The versions of the key of an offset. Brokers before 0.9 wrote version 0, with the same bytes."""
 _VERSION_WITH_EXPIRY, _VERSION_FLEXIBLE = 1, 4
 """The version of values with an expiry time; the newest version, which has tagged fields."""
@@ -22,7 +22,7 @@ _TOPIC_ID_TAG, _TOPIC_ID_SIZE = 0, 16
 
 def encode_offset_key(group_id: GroupId, partition: TopicPartition) -> bytes:
     writer = Writer()
-    writer.int16(KEY_VERSIONS[-1])
+    writer.int16(OFFSET_KEY_VERSIONS[-1])
     writer.string(group_id)
     topic, partition_index = partition
     writer.string(topic)
@@ -32,13 +32,13 @@ def encode_offset_key(group_id: GroupId, partition: TopicPartition) -> bytes:
 
 def decode_offset_key(data: bytes) -> tuple[GroupId, TopicPartition]:
     """The group id and the partition in a record's key. The caller has checked that the key's version is one of
-    `KEY_VERSIONS`.
+    `OFFSET_KEY_VERSIONS`.
 
     :raises WireError: when ``data`` is malformed.
     """
     reader = Reader(data)
     version = reader.int16()
-    assert version in KEY_VERSIONS, "the caller has checked the version"
+    assert version in OFFSET_KEY_VERSIONS, "the caller has checked the version"
     group_id = GroupId(reader.string())
     # A load of a million offsets has only a few topics: each name is stored once.
     partition = TopicPartition(intern(reader.string()), reader.int32())

@@ -90,7 +90,7 @@ def decode_generation(data: bytes) -> GenerationWritten:
 
 
 def _read_member(reader: Reader) -> tuple[MemberId, StoredMember]:
-    """Read the id of one member and the member."""
+    """Read one member of a generation; returns its member id, and the rest of it."""
     member_id = MemberId(reader.string())
     instance_id = reader.nullable_string()
     client_id = reader.string()

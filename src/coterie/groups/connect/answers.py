@@ -23,7 +23,7 @@ from coterie.nouns.connect_groups import JOIN, AssignmentToMember, HeartbeatResp
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
-WAITING_INTERVAL_MS = 200
+WAITING_MEMBER_HEARTBEAT_INTERVAL_MS = 200
 """The heartbeat interval that responses give to a member that waits for a job or has one to give back."""
 
 
@@ -199,7 +199,7 @@ def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseConte
     response = HeartbeatResponse(
         error=ConnectErrorCode.NONE if contents.chosen_computation is None else ConnectErrorCode.COMPUTE_ASSIGNMENT,
         member_epoch=current.member_epoch,
-        heartbeat_interval_ms=WAITING_INTERVAL_MS
+        heartbeat_interval_ms=WAITING_MEMBER_HEARTBEAT_INTERVAL_MS
         if has_jobs_to_await_or_release(group, member_id)
         else group.settings.heartbeat_interval_ms,
         assignment=assignment_in_response(group, member_id) if has_assignment else None,

@@ -12,7 +12,7 @@ DEFAULT_SERVER_ASSIGNOR = "cooperative"
 """The coordinator's assignor if no member names one."""
 
 
-def common_assignor(members: Collection[MemberRecord]) -> str | None:
+def common_client_assignor(members: Collection[MemberRecord]) -> str | None:
     """The client-side assignor that all ``members`` support. Among several, the one with the smallest sum of its
     positions in the members' lists, which are ordered by preference; then the first by name. None if there is no such
     assignor."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from coterie.engine.backoff import doubled_delay_ms
 from coterie.groups.connect.assignor_choice import (
-    common_assignor,
+    common_client_assignor,
     members_reading_all_versions,
     most_named_server_assignor_or_default,
     offered_assignor,
@@ -54,10 +54,11 @@ from coterie.nouns.target_assignments import (
 )
 
 _RETRY_PAUSE_MS = 1_000
+"""The first pause after failed computations (`pause_computations_after_failures`)."""
 _RETRY_PAUSE_MAX_MS = 60_000
-"""The first and the longest pause after failed computations (`pause_computations_after_failures`)."""
-_SENDING_PART = 10
-"""The part of a computation's time that is left for sending the target, or the assignor's error: one tenth."""
+"""The longest pause after failed computations."""
+_SENDING_TIME_DIVISOR = 10
+"""A computation's time divided by this number is left for sending the target, or the assignor's error."""
 _LISTED_MEMBERS_MAX = 10
 """How many members an error lists."""
 
@@ -77,7 +78,7 @@ def begin_computation_if_due(turn: Turn) -> None:
         if group.deadlines.get(NextComputationTimer()) != at_ms:
             turn.set_timer(NextComputationTimer(), at_ms)
         return
-    name, able = common_assignor_and_able_members(group)
+    name, able = common_client_assignor_and_able_members(group)
     if name is None:
         order_server_side_computation(turn, most_named_server_assignor_or_default(group.members.values()))
         return
@@ -94,12 +95,12 @@ def begin_computation_if_due(turn: Turn) -> None:
         pause_computations_after_failures(turn)
 
 
-def common_assignor_and_able_members(group: Group) -> tuple[str | None, list[MemberId]]:
+def common_client_assignor_and_able_members(group: Group) -> tuple[str | None, list[MemberId]]:
     """The client-side assignor of the group, and the members that can compute with it: they read the metadata versions
     of all members, and are no static members that have left for a short time. None and no members if the members have
     no client-side assignor in common."""
     members = group.members_in_joining_order()
-    name = common_assignor(members)
+    name = common_client_assignor(members)
     if name is None:
         return None, []
     return name, [
@@ -133,7 +134,7 @@ def end_choice_of_unable_member(turn: Turn) -> None:
     group = turn.group
     if (
         isinstance(group.computation, MemberChosenToCompute)
-        and group.computation.member_id not in common_assignor_and_able_members(group)[1]
+        and group.computation.member_id not in common_client_assignor_and_able_members(group)[1]
     ):
         end_computation(turn)
         group.computed_at_ms = None
@@ -219,8 +220,8 @@ def make_group_snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot
 def assignor_time_limit_ms(left_ms: int) -> int:
     """The time limit of an assignor, in ms, if its target must be installed within ``left_ms``: nine tenths of it, and
     at least 1. The last tenth is for sending the target, or the assignor's error, to the coordinator
-    (:data:`_SENDING_PART`)."""
-    return max(1, left_ms - left_ms // _SENDING_PART)
+    (:data:`_SENDING_TIME_DIVISOR`)."""
+    return max(1, left_ms - left_ms // _SENDING_TIME_DIVISOR)
 
 
 def make_snapshot_member(group: Group, metadata: MemberRecord, name: str) -> SnapshotMember:
@@ -262,7 +263,7 @@ def on_prepare_assignment(turn: Turn, request: PrepareAssignment) -> None:
     check_computing_request(group, request)
     check_was_chosen_to_compute(group, request.member_id)
     left_ms = group.deadlines[ComputationTimeoutTimer()] - turn.now_ms
-    name, able = common_assignor_and_able_members(group)
+    name, able = common_client_assignor_and_able_members(group)
     if name is not None and request.member_id in able:
         built = make_group_snapshot(turn, name, left_ms=left_ms)
     else:

@@ -1,6 +1,6 @@
 """ConnectGroupDescribe and ListGroups: a group's state for clients that are not its members."""
 
-from coterie.groups.connect.assignor_choice import common_assignor, most_named_server_assignor_or_default
+from coterie.groups.connect.assignor_choice import common_client_assignor, most_named_server_assignor_or_default
 from coterie.groups.connect.messages import (
     NO_MEMBER,
     DescribedDepartedMember,
@@ -35,7 +35,7 @@ def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
         state=group.group_state(),
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor=common_assignor(members) or most_named_server_assignor_or_default(members),
+        assignor=common_client_assignor(members) or most_named_server_assignor_or_default(members),
         computing_member=computing_member(group),
         assignment_error=metadata.assignment_error,
         leader=group.leader or NO_MEMBER,

@@ -52,13 +52,15 @@ class KeyVersion(IntEnum):
     DEPARTED = 9
 
 
-_OF_GROUP: Mapping[int, tuple[Callable[[bytes], Record], Record]] = {
+_DECODER_AND_TOMBSTONE_BY_GROUP_KEY_VERSION: Mapping[int, tuple[Callable[[bytes], Record], Record]] = {
     KeyVersion.GROUP: (decode_group_record, GroupRemoved()),
     KeyVersion.CONFIGURED: (decode_configured_jobs, ConfiguredJobsRemoved()),
     KeyVersion.CONFIGS: (decode_configs, ConfigsRemoved()),
 }
 """By the version of a key that contains the group id only: the decoder of the value, and the tombstone."""
-_OF_MEMBER: Mapping[int, tuple[Callable[[MemberId, bytes], Record], Callable[[MemberId], Record]]] = {
+_DECODER_AND_TOMBSTONE_BY_MEMBER_KEY_VERSION: Mapping[
+    int, tuple[Callable[[MemberId, bytes], Record], Callable[[MemberId], Record]]
+] = {
     KeyVersion.MEMBER: (decode_member_record, lambda member_id: MemberRemoved(member_id=member_id)),
     KeyVersion.TARGET: (decode_target, lambda member_id: TargetRemoved(member_id=member_id)),
     KeyVersion.CURRENT: (decode_current_assignment, lambda member_id: CurrentAssignmentRemoved(member_id=member_id)),
@@ -97,15 +99,15 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, Record] | N
     """
     reader = Reader(key)
     version = reader.int16()
-    if version in _OF_GROUP:
+    if version in _DECODER_AND_TOMBSTONE_BY_GROUP_KEY_VERSION:
         group_id = GroupId(reader.string())
         reader.expect_end()
-        decode, removed = _OF_GROUP[version]
+        decode, removed = _DECODER_AND_TOMBSTONE_BY_GROUP_KEY_VERSION[version]
         return group_id, removed if value is None else decode(value)
-    if version in _OF_MEMBER:
+    if version in _DECODER_AND_TOMBSTONE_BY_MEMBER_KEY_VERSION:
         group_id, member_id = GroupId(reader.string()), MemberId(reader.string())
         reader.expect_end()
-        decode_of_member, removed_of_member = _OF_MEMBER[version]
+        decode_of_member, removed_of_member = _DECODER_AND_TOMBSTONE_BY_MEMBER_KEY_VERSION[version]
         return group_id, removed_of_member(member_id) if value is None else decode_of_member(member_id, value)
     return None
 

@@ -264,7 +264,7 @@ def take_held_heartbeat(turn: Turn, member_id: MemberId) -> Heartbeat | None:
 
 def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
     """Process the timer ``key``, which has fired. If its deadline was moved to a later time or removed meanwhile, do
-    nothing. Returns the heartbeat whose hold has ended, if there is one."""
+    nothing. Returns the heartbeat whose hold has ended; None if there is none."""
     group = turn.group
     deadline_ms = group.deadlines.get(key)
     if deadline_ms is None or turn.now_ms < deadline_ms:

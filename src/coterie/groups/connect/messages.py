@@ -484,7 +484,7 @@ class DescribedDepartedMember:
     delay_left_ms: int | None
     """The rest of the scheduled rebalance delay; None if no assignor has deferred the member's jobs yet."""
     held_jobs_left_ms: int
-    """How long the jobs may still run on the member; 0 if they have stopped."""
+    """How long the held jobs of ``departed_member`` may still run on the member; 0 if it holds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -609,7 +609,7 @@ Effect: TypeAlias = effects.Effect[Response, TimerKey] | ComputeTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A step has removed a member: what the broker's log says about it."""
+    """One member that a step has removed, with what the broker logs about the removal."""
 
     member_id: MemberId
     url: WorkerUrl

@@ -16,7 +16,7 @@ together."""
 CLAIMS_MAX = 10_000
 """The maximum number of jobs that one member claims: they are stored with the member, and each computing member
 receives those of all members."""
-CLAIMS_SIZE_MAX = 1024 * 1024
+CLAIM_NAMES_LENGTH_MAX = 1024 * 1024
 """The maximum number of characters in the names of all jobs that one member claims."""
 
 
@@ -81,8 +81,8 @@ def _check_claims(jobs: Jobs) -> None:
     _require(len(jobs) <= CLAIMS_MAX, f"{len(jobs)} jobs are claimed; at most {CLAIMS_MAX} are allowed: {remedy}")
     size = sum(map(len, jobs.connectors)) + sum(len(task.connector) for task in jobs.tasks)
     _require(
-        size <= CLAIMS_SIZE_MAX,
-        f"the names in the claimed jobs have {size} characters; at most {CLAIMS_SIZE_MAX} are allowed: {remedy}",
+        size <= CLAIM_NAMES_LENGTH_MAX,
+        f"the names in the claimed jobs have {size} characters; at most {CLAIM_NAMES_LENGTH_MAX} are allowed: {remedy}",
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from coterie.nouns.group_description import MAX_DELAY_CONFIG
 
-_HOLD_PARTS_OF_SESSION = 6
+_SESSION_TIMEOUT_HOLD_DIVISOR = 6
 """A response is held for at most the session timeout divided by this number."""
 
 
@@ -37,19 +37,19 @@ class ConnectGroupSettings:
 
     def with_configs(self, configs: Mapping[str, str]) -> "ConnectGroupSettings":
         """These settings with the ``configs`` of one group, which were validated when they were set."""
-        changes = {field: int(configs[key]) for key, field in _FIELDS.items() if key in configs}
+        changes = {field: int(configs[key]) for key, field in _FIELD_BY_GROUP_CONFIG.items() if key in configs}
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
     def configs(self) -> Mapping[str, str]:
         """The values of all configs that can be set on a group, and that have a value here."""
-        values = {key: getattr(self, field) for key, field in _FIELDS.items()}
+        values = {key: getattr(self, field) for key, field in _FIELD_BY_GROUP_CONFIG.items()}
         return {key: str(value) for key, value in values.items() if value is not None}
 
     def response_hold_ms(self, max_wait_ms: int, session_timeout_ms: int, member_grace_ms: int) -> int:
         """How long the response to a heartbeat may be held while it has no news, in ms: ``max_wait_ms``, which the
         heartbeat allows, but no longer than a sixth of the session timeout and, if the member has a connection grace,
         than half of that."""
-        wait_ms = min(max_wait_ms, session_timeout_ms // _HOLD_PARTS_OF_SESSION)
+        wait_ms = min(max_wait_ms, session_timeout_ms // _SESSION_TIMEOUT_HOLD_DIVISOR)
         grace_ms = self.limited_connection_grace_ms(member_grace_ms)
         return min(wait_ms, grace_ms // 2) if grace_ms else wait_ms
 
@@ -59,7 +59,7 @@ class ConnectGroupSettings:
         return min(self.connection_grace_ms, member_grace_ms)
 
 
-_FIELDS = {
+_FIELD_BY_GROUP_CONFIG = {
     "connect.session.timeout.ms": "session_timeout_ms",
     "connect.heartbeat.interval.ms": "heartbeat_interval_ms",
     "connect.assignment.interval.ms": "assignment_interval_ms",

@@ -16,14 +16,15 @@ def target_error(
     of ``snapshot`` must be assigned to one of its members, or wait for one of its departed members, or be unplaceable
     for a reason. ``members_listed_twice`` and ``jobs_listed_twice`` are those that the request lists more than once:
     each makes the target invalid."""
-    error = _find_uncut_target_error(target, snapshot, members_listed_twice, jobs_listed_twice)
+    error = _full_length_target_error(target, snapshot, members_listed_twice, jobs_listed_twice)
     return None if error is None else error[:ERROR_LENGTH_MAX]
 
 
-def _find_uncut_target_error(
+def _full_length_target_error(
     target: ComputedTarget, snapshot: GroupSnapshot, members_listed_twice: frozenset[MemberId], jobs_listed_twice: Jobs
 ) -> str | None:
-    """The result of `target_error` before it is cut to `ERROR_LENGTH_MAX` characters."""
+    """The result of `target_error` before it is cut to `ERROR_LENGTH_MAX` characters; None if ``target`` can be
+    installed."""
     if members_listed_twice:
         return f"it lists the member {min(members_listed_twice)} twice"
     if jobs_listed_twice:

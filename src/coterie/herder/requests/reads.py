@@ -59,7 +59,7 @@ class DescribeConnectorOffsets:
     connector: ConnectorName
 
 
-LogRead: TypeAlias = (
+ReadAnsweredFromLogs: TypeAlias = (
     ListConnectors
     | DescribeConnectors
     | DescribeConnector
@@ -68,7 +68,7 @@ LogRead: TypeAlias = (
     | DescribeTaskStatus
 )
 """A read that is answered from the logs alone."""
-Read: TypeAlias = LogRead | DescribeConnectorOffsets
+Read: TypeAlias = ReadAnsweredFromLogs | DescribeConnectorOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def compute_assignment_if_ready(turn: Turn) -> None:
         _compute_and_send_assignments(turn, pending)
 
 
-def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_log_end_lookup_ended(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
     """Store the log's end offset for the pending assignment; ``end_offset`` None (the log could not be reached) is
     ignored. Members that have reported a higher offset read another config log. If they are more than half of the
     members, this worker leaves the group and rejoins, so that another worker leads it. Otherwise the assignment is

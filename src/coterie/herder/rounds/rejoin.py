@@ -11,9 +11,9 @@ from coterie.herder.state import Herder, Turn
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import Rejoin
 
-RELEASED = "the revoked jobs have been released"
+RELEASED_REASON = "the revoked jobs have been released"
 """The reason of a round that is requested when all revoked jobs have stopped."""
-RELEASED_IN_PART = "some of the revoked jobs have been released"
+RELEASED_IN_PART_REASON = "some of the revoked jobs have been released"
 """The reason of a round that is requested when some of the revoked jobs have stopped and others still stop."""
 
 
@@ -88,14 +88,14 @@ def _request_rejoin_if_released(turn: Turn, unreported: Jobs) -> None:
     stopping = herder.owned_jobs - herder.place.assigned
     if not stopping:
         drop_reasons(turn, RejoinAfterJobsReleased)
-        request_rejoin(turn, RELEASED)
+        request_rejoin(turn, RELEASED_REASON)
     elif (
         not herder.rounds.is_rejoin_requested
         and unreported - herder.owned_jobs
         and protocol_features.may_rejoin_after_partial_release(herder)
     ):
         add_or_replace_reason(turn, RejoinAfterJobsReleased(unreported_releases=stopping))
-        request_rejoin(turn, RELEASED_IN_PART)
+        request_rejoin(turn, RELEASED_IN_PART_REASON)
 
 
 def request_rejoin_for_state_changes(turn: Turn) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coterie.assignors.assignor_state import AssignorState
-from coterie.herder.config_state import UNREAD
+from coterie.herder.config_state import CONFIG_OFFSET_BEFORE_FIRST_LINE
 from coterie.herder.group_view import RoundSnapshot
 from coterie.nouns.ids import ConfigOffset, GenerationId, LogPosition
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -76,7 +76,7 @@ class HerderClassicGroupState:
         self.window_ends_ms: int | None = None
         """When the window in which changes of the set of jobs are collected for one round ends, in ms on the monotonic
         clock; None when no window is open."""
-        self.compared_config_offset = UNREAD
+        self.compared_config_offset = CONFIG_OFFSET_BEFORE_FIRST_LINE
         """The config offset at which the configured jobs were last compared with ``computed_round_jobs``."""
 
 

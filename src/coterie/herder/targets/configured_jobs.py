@@ -30,7 +30,7 @@ def stop_reporting(turn: Turn) -> None:
     turn.herder.targets.jobs_report = NotReportingJobs()
 
 
-def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_log_end_lookup_ended(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of the config log's end has ended: report the configured jobs when the log is read to ``end_offset``.
     None: the log could not be reached, and the lookup is repeated after :data:`LOOKUP_RETRY_MS`. The result of an older
     lookup is ignored."""

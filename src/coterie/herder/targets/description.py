@@ -15,8 +15,8 @@ def request_description(turn: Turn) -> None:
 
 
 def on_group_described(turn: Turn, event: GroupDescribed) -> None:
-    """Store the description, or the error if the coordinator has returned none. The leader also reports the jobs
-    without a worker."""
+    """Store the description, or the error if the coordinator has returned none. The leader also queues the status
+    UNASSIGNED, with the reason, of the jobs without a worker."""
     targets = turn.herder.targets
     targets.is_description_requested = False
     targets.description, targets.description_error = event.description, event.error

@@ -32,7 +32,8 @@ def store_whether_lease_ended(turn: Turn, event: MembershipLost) -> None:
 
 
 def announce_job_changes(turn: Turn) -> None:
-    """Announce the jobs that have stopped and those that were started."""
+    """Announce to the listeners the jobs that are no longer assigned to this worker, if all of these have stopped, and
+    the newly assigned jobs, if all of these have been started."""
     if turn.herder.targets.announced != turn.herder.place.assigned:
         _announce_gone_jobs_if_all_stopped(turn)
         _announce_new_jobs_if_all_started(turn)

@@ -48,8 +48,8 @@ def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
             raise AssertionError(f"{type(event).__name__} is no event of a connect group: this is a bug in Coterie")
 
 
-def on_config_log_end_found(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
-    configured_jobs.on_config_log_end_found(turn, log_end_lookup_id, end_offset)
+def on_config_log_end_lookup_ended(turn: Turn, log_end_lookup_id: int, end_offset: LogPosition | None) -> None:
+    configured_jobs.on_config_log_end_lookup_ended(turn, log_end_lookup_id, end_offset)
 
 
 def on_timer(turn: Turn, timer: GroupTimer) -> None:

@@ -47,7 +47,7 @@ class ReportingJobs:
     """The config offset at which ``reported_jobs`` were last compared with the configured jobs."""
 
 
-JobsReport: TypeAlias = NotReportingJobs | FindingLogEnd | ReadingToLogEnd | ReportingJobs
+JobsReportState: TypeAlias = NotReportingJobs | FindingLogEnd | ReadingToLogEnd | ReportingJobs
 
 
 class HerderConnectGroupState:
@@ -73,7 +73,7 @@ class HerderConnectGroupState:
         self.has_lease_ended = False
         """Whether the membership was lost because the lease had ended; False while this worker is a member."""
         # `configured_jobs`
-        self.jobs_report: JobsReport = NotReportingJobs()
+        self.jobs_report: JobsReportState = NotReportingJobs()
         self.last_lookup_id = 0
         """The number of lookups of the config log's end offset; only the result of the last lookup is used."""
         # `description`

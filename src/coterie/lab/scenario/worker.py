@@ -165,7 +165,7 @@ class ScenarioWorker:
     def _print_join(self, request: JoinRequest) -> None:
         """Print that the worker sends JoinGroup, and the owned jobs that it reports."""
         allocation = decode_version_and_metadata(request.protocols[0][1])[1].allocation
-        verb = "rejoins" if request.reason == rejoin.RELEASED else "joins"
+        verb = "rejoins" if request.reason == rejoin.RELEASED_REASON else "joins"
         group = self.scenario.group
         if request.member_id not in group.members and group.phase is group_messages.GroupPhase.PREPARING_REBALANCE:
             verb += " while rebalance is still active"
@@ -252,7 +252,7 @@ class ScenarioWorker:
             slow = f", {format_jobs(self.stopping_jobs)} slowly" if self.stopping_jobs else ""
             self.scenario.add_output_line(f"{self.name} stops revoked resources{slow}")
         if newly_revoked - self.stopping_jobs:
-            self.step_member(Rejoin(reason=rejoin.RELEASED))
+            self.step_member(Rejoin(reason=rejoin.RELEASED_REASON))
         if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured_jobs):
             self.step_member(Rejoin(reason="all members have stopped their jobs"))
 
@@ -261,7 +261,7 @@ class ScenarioWorker:
         self.scenario.add_output_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
         self.stopping_jobs = NO_JOBS
         self.report_state_to_member()
-        self.step_member(Rejoin(reason=rejoin.RELEASED))
+        self.step_member(Rejoin(reason=rejoin.RELEASED_REASON))
 
     def handle_lost_membership(self) -> None:
         """Stop all jobs, and forget the state from earlier rounds, because the membership is lost; then let the member

@@ -213,7 +213,8 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
 def end_wait_for_response(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[HeartbeatRequest] | None:
     """End the wait for the response to the request ``id_``, and return what has waited: the member's ``round``, if the
     request is its join, sync or check for a prior member, or the unanswered heartbeat. None when the member no longer
-    waits for the response. If the round has waited, it becomes ``WaitingToJoin``; the caller may set another one."""
+    waits for the response. If the round has waited, it becomes ``WaitingToJoin``; the caller may set another one. If
+    the heartbeat has waited, the next heartbeat may be sent."""
     member = turn.member
     match member.round, member.place:
         case (CheckingPriorMember() | JoinSent() | SyncSent()) as asking, _ if asking.in_flight.id == id_:

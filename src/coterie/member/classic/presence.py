@@ -80,7 +80,7 @@ def send_heartbeat_unless_last_unanswered(turn: Turn) -> None:
     if not isinstance(place, InGroup):
         return
     schedule_heartbeat_after_current_interval(turn)
-    timeout_ms = member.settings.lease.heartbeat_timeout_ms
+    timeout_ms = member.settings.lease_durations.heartbeat_timeout_ms
     if place.unanswered_heartbeat is not None and turn.now_ms - place.unanswered_heartbeat.sent_at_ms < timeout_ms:
         return  # The response may still arrive; after this time one more heartbeat fits in before the lease ends.
     heartbeat = HeartbeatRequest(
@@ -166,7 +166,8 @@ def renew_lease_and_clear_failures(turn: Turn, in_flight: InFlight[Request]) -> 
 
 
 def lose_membership_if_lease_over(turn: Turn) -> bool:
-    """End the membership if the lease has ended. Returns whether it has."""
+    """End the membership until the next join if the lease has ended. Returns whether it has; False
+    outside of the group."""
     place = turn.member.place
     lease_ends_ms = place.lease_ends_ms if isinstance(place, InGroup) else None
     if lease_ends_ms is None or turn.now_ms < lease_ends_ms:
@@ -284,7 +285,7 @@ def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
 
 
 def complete_leave(turn: Turn) -> None:
-    """End the member without waiting for a response, and emit `MemberEnded`."""
+    """End the member now, and emit `MemberEnded`: no response is awaited any more."""
     turn.member.ending = HasLeft()
     turn.emit(CancelTimer(timer="leave"))
     turn.emit(MemberEnded())

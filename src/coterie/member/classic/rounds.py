@@ -165,9 +165,9 @@ def worker_metadata_for_join(member: Member) -> WorkerMetadata:
         assigned=worker_state.owned,
         # No leader reads the delay of an allocation; it only makes this join differ from the last one. The coordinator
         # responds to an equal join with the same generation and the same assignment, which could not be decoded.
-        delay_ms=member.malformed_assignments,
+        delay_ms=member.malformed_assignment_count,
     )
-    has_allocation = worker_state.owned or received is not None or member.malformed_assignments
+    has_allocation = worker_state.owned or received is not None or member.malformed_assignment_count
     return WorkerMetadata(
         url=settings.url,
         config_offset=worker_state.config_offset,
@@ -232,7 +232,9 @@ def schedule_rejoin_after_failed_request(turn: Turn, awaiting: AwaitingResponse)
 
 def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
     """Process the response to JoinGroup: continue the round, join again, or join no more if the error is permanent.
-    After UNKNOWN_MEMBER_ID, a member in the group loses its membership first."""
+    After UNKNOWN_MEMBER_ID, a member in the group loses its membership first. If the join of a member in the group did
+    not offer eager, INCONSISTENT_GROUP_PROTOCOL is not permanent: the group's protocol then counts as eager, and the
+    next join follows when all jobs have stopped."""
     member, place = turn.member, turn.member.place
     withheld_eager = len(joins.in_flight.request.protocols) < len(member.settings.protocols)
     match response.error:
@@ -377,7 +379,7 @@ def send_sync(
 def on_sync_response(turn: Turn, syncs: SyncSent, response: SyncResponse) -> None:
     """Process the response to SyncGroup: apply the assignment, join again, or join no more if the error is permanent.
     After UNKNOWN_MEMBER_ID the membership is lost first. If the member's lease has ended before the response is
-    processed, the membership is lost, and the assignment is not used."""
+    processed, the membership is lost until the next join, and the assignment is not used."""
     match response.error:
         case ErrorCode.none:
             renew_lease_and_clear_failures(turn, syncs.in_flight)
@@ -410,7 +412,7 @@ def decode_and_apply_assignment_or_rejoin(turn: Turn, protocol: ConnectProtocol,
         turn.log_failure_at_info_unless_recent(
             f"The assignment from the group's leader cannot be decoded; this worker joins again: {error}"
         )
-        turn.member.malformed_assignments += 1
+        turn.member.malformed_assignment_count += 1
         schedule_rejoin_after_backoff(turn)
         return
     on_assignment(turn, protocol, assignment)
@@ -428,7 +430,7 @@ def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssig
         assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
         member.rejoin_reason = member.rejoin_reason or "this static member has restarted"
     member.prior_member = PriorMemberStatus.NOT_IN_GROUP
-    member.retries = member.malformed_assignments = 0
+    member.retries = member.malformed_assignment_count = 0
     member.place = replace(place, assignment=assignment)
     member.round = AssignmentReceived(hold_join_until_ms=turn.now_ms + member.settings.join_hold_max_ms(protocol))
     if assignment.revoked:

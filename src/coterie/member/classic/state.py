@@ -71,14 +71,14 @@ class MemberSettings:
     """The longest back-off."""
 
     @property
-    def lease(self) -> LeaseDurations:
+    def lease_durations(self) -> LeaseDurations:
         """The durations that follow from this worker's session timeout."""
         return LeaseDurations(self.session_timeout_ms)
 
     @property
     def lease_duration_ms(self) -> int:
         """How long an answered request lets this worker run its jobs, counted from the sending of the request."""
-        return self.lease.duration_ms
+        return self.lease_durations.duration_ms
 
     def join_hold_max_ms(self, protocol: ConnectProtocol) -> int:
         """How long, in ms from an assignment, the next join waits at most for revoked jobs to stop:
@@ -291,7 +291,7 @@ class Member:
         loss of the membership before the next assignment does not change it."""
         self.retries = 0
         """The number of retries since the last assignment, which determines the back-off."""
-        self.malformed_assignments = 0
+        self.malformed_assignment_count = 0
         """How many assignments in a row could not be decoded. A loss of the membership does not reset it: each join
         must differ from the one before."""
         self.failures = FailureLog()

@@ -34,9 +34,9 @@ from coterie.nouns.target_assignments import ComputedTarget
 ASSIGNOR_FAILED = 1
 """The error of an installation whose assignor has failed. The protocol defines 0 only; each other number is an
 error."""
-_COMPUTING_TIMEOUT_FACTOR = 2
-"""How much longer the member waits for the responses to Prepare and Install than for those to heartbeats: they contain
-the whole group."""
+_PREPARE_AND_INSTALL_TIMEOUT_FACTOR = 2
+"""How many times as long the member waits for the responses to Prepare and Install as for those to heartbeats: the
+response to Prepare and the request of Install contain the whole group."""
 
 
 def on_chosen_to_compute(turn: Turn) -> None:
@@ -66,7 +66,7 @@ def send_prepare(turn: Turn) -> None:
         group_id=member.settings.group_id,
         member_id=member.settings.member_id,
         member_epoch=member.place.member_epoch,
-        response_timeout_ms=response_timeout_ms(member) * _COMPUTING_TIMEOUT_FACTOR,
+        response_timeout_ms=response_timeout_ms(member) * _PREPARE_AND_INSTALL_TIMEOUT_FACTOR,
     )
     member.computation = PrepareSent(in_flight=turn.send(request))
 
@@ -82,7 +82,7 @@ def send_install(turn: Turn, group_epoch: GroupEpoch, error: int, target: Comput
         group_epoch=group_epoch,
         assignor_error=error,
         target=target,
-        response_timeout_ms=response_timeout_ms(member) * _COMPUTING_TIMEOUT_FACTOR,
+        response_timeout_ms=response_timeout_ms(member) * _PREPARE_AND_INSTALL_TIMEOUT_FACTOR,
     )
     member.computation = InstallSent(in_flight=turn.send(request))
 
@@ -93,8 +93,8 @@ def on_prepare_response(turn: Turn, response: PrepareAssignmentResponse) -> None
     member = turn.member
     match response:
         case PrepareAssignmentResponse(error=ConnectErrorCode.NONE, snapshot=snapshot) if snapshot is not None:
-            member.computations += 1
-            token = ComputationToken(number=member.computations, group_epoch=snapshot.group_epoch)
+            member.computation_count += 1
+            token = ComputationToken(number=member.computation_count, group_epoch=snapshot.group_epoch)
             member.computation = Computing(token=token)
             turn.emit(TargetRequested(token=token, snapshot=snapshot))
         case PrepareAssignmentResponse(error=ConnectErrorCode.FENCED_MEMBER_EPOCH):

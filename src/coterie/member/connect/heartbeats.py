@@ -40,9 +40,10 @@ from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, W
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned, ConnectAssignmentDetails, LeadershipConfirmed, MemberStateChanged
 
-INTERVAL_MIN_MS = 100
-"""The minimum time between two heartbeats of which the first had no effect. It applies even if the coordinator states a
-shorter interval or responds at once."""
+HEARTBEAT_INTERVAL_MIN_MS = 100
+"""The minimum time between two heartbeats if the coordinator holds no response: between all of them if this worker
+allows no hold, even if the coordinator states a shorter interval; else after a heartbeat to which the coordinator
+responded at once, without an effect."""
 
 _NO_LEADER = LeaderOfGroup(member_id=MemberId(""), leader_epoch=LeaderEpoch(0), url=WorkerUrl(""))
 _NO_ASSIGNMENT = AssignmentToMember(
@@ -104,16 +105,16 @@ def schedule_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool
     """Set the time of the next heartbeat after the accepted heartbeat ``sent``: at once if responses are held, else
     after the interval that the coordinator states. If the coordinator was to hold the response, and the response had no
     effect although no other request has ended the hold, the coordinator may hold nothing: the next heartbeat is then
-    sent no earlier than `INTERVAL_MIN_MS` after ``sent``."""
+    sent no earlier than `HEARTBEAT_INTERVAL_MIN_MS` after ``sent``."""
     member, now_ms = turn.member, turn.now_ms
     place = member.place
     assert isinstance(place, InGroup)
     at_ms = now_ms
     if member.settings.coordinator_hold_max_ms == 0:
-        longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
-        at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
+        longest_ms = max(HEARTBEAT_INTERVAL_MIN_MS, place.lease_durations.heartbeat_timeout_ms)
+        at_ms = now_ms + min(max(HEARTBEAT_INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
     elif sent.is_hold_certain and not had_effect and member.last_request_id == sent.in_flight.id:
-        at_ms = max(now_ms, sent.in_flight.sent_at_ms + INTERVAL_MIN_MS)
+        at_ms = max(now_ms, sent.in_flight.sent_at_ms + HEARTBEAT_INTERVAL_MIN_MS)
     member.heartbeat = HeartbeatDue(at_ms=at_ms)
     if at_ms > now_ms:
         turn.emit(SetTimer(timer="heartbeat", at_ms=at_ms))

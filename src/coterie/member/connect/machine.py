@@ -210,8 +210,8 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
             on_prepare_response(turn, response)
         case InstallAssignmentResponse() as response, _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
             on_install_response(turn, sent, response)
-        case GroupDescriptionResponse() as response, _, _ if event.id == member.describing:
-            member.describing = None
+        case GroupDescriptionResponse() as response, _, _ if event.id == member.description_request_id:
+            member.description_request_id = None
             error = "" if response.error is ConnectErrorCode.NONE else response.message or response.error.name
             turn.emit(GroupDescribed(description=response.description, error=error))
         case _:
@@ -232,8 +232,8 @@ def on_failed_request(turn: Turn, event: RequestFailed) -> None:
             member.computation = PrepareDue()
         case _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
             member.computation = to_install_due(sent)
-        case _ if event.id == member.describing:
-            member.describing = None
+        case _ if event.id == member.description_request_id:
+            member.description_request_id = None
             turn.emit(GroupDescribed(description=None, error=event.reason))
         case _:
             pass
@@ -243,11 +243,11 @@ def on_request_group_description(turn: Turn) -> None:
     """Request the group's description. If an earlier request for the description has no response yet, none is sent: its
     response answers both orders."""
     member = turn.member
-    if member.describing is None:
+    if member.description_request_id is None:
         request = GroupDescriptionRequest(
             group_id=member.settings.group_id, response_timeout_ms=response_timeout_ms(member)
         )
-        member.describing = turn.send(request).id
+        member.description_request_id = turn.send(request).id
 
 
 # -- before a relaunch ------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def renew_lease(turn: Turn, sent_at_ms: int) -> None:
     the accepted heartbeat was sent."""
     place = turn.member.place
     assert isinstance(place, InGroup)
-    lease_ends_ms = sent_at_ms + place.lease.duration_ms
+    lease_ends_ms = sent_at_ms + place.lease_durations.duration_ms
     if lease_ends_ms > place.lease_ends_ms or not place.is_lease_confirmed:
         set_and_report_lease_end(turn, lease_ends_ms)
 
@@ -74,11 +74,12 @@ def set_and_report_lease_end(turn: Turn, lease_ends_ms: int) -> None:
 
 
 def lose_membership_if_lease_over(turn: Turn) -> bool:
-    """End the membership if the lease has ended. Returns whether it has."""
+    """End the membership until the next join if the lease has ended. Returns whether it has; False
+    outside of the group."""
     place = turn.member.place
     if not isinstance(place, InGroup) or turn.now_ms < place.lease_ends_ms:
         return False
-    waited_ms = turn.now_ms - place.lease_ends_ms + place.lease.duration_ms
+    waited_ms = turn.now_ms - place.lease_ends_ms + place.lease_durations.duration_ms
     reason = f"the coordinator has not accepted any heartbeat sent in the last {waited_ms} ms"
     lose_membership_until_rejoin(turn, reason, has_lease_ended=True)
     return True
@@ -90,7 +91,7 @@ def begin_unconfirmed_lease_if_handed_over(turn: Turn) -> None:
     previous process sent its last accepted heartbeat. The herder receives no lease before a heartbeat is accepted."""
     place = turn.member.place
     if isinstance(place, InGroup):
-        lease_ends_ms = turn.now_ms + place.lease.duration_ms
+        lease_ends_ms = turn.now_ms + place.lease_durations.duration_ms
         turn.member.place = replace(place, lease_ends_ms=lease_ends_ms)
         turn.emit(SetTimer(timer="lease", at_ms=lease_ends_ms))
 
@@ -174,7 +175,7 @@ def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
 
 
 def complete_leave(turn: Turn) -> None:
-    """End the member without waiting for a response, and emit `MemberEnded`."""
+    """End the member now, and emit `MemberEnded`: no response is awaited any more."""
     turn.member.ending = HasLeft()
     turn.emit(CancelTimer(timer="ending"))
     turn.emit(MemberEnded())

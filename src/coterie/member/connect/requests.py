@@ -5,7 +5,7 @@ response."""
 
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.member.connect.state import (
-    HOLD_PARTS_OF_SESSION,
+    SESSION_TIMEOUT_HOLD_DIVISOR,
     ConfiguredJobsReport,
     HeartbeatSent,
     InGroup,
@@ -157,7 +157,7 @@ def response_hold_max_ms(member: Member) -> int:
     """How long the coordinator may at most hold back the response to this member's next heartbeat, while it has nothing
     new for the member. The member must be in the group."""
     assert isinstance(member.place, InGroup)
-    return min(member.settings.coordinator_hold_max_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
+    return min(member.settings.coordinator_hold_max_ms, member.place.session_timeout_ms // SESSION_TIMEOUT_HOLD_DIVISOR)
 
 
 def make_leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:
@@ -180,7 +180,7 @@ def response_timeout_ms(member: Member) -> int:
     not below `_RESPONSE_TIMEOUT_MIN_MS`; outside of the group, where no session timeout is known, the setting."""
     if not isinstance(member.place, InGroup):
         return member.settings.response_timeout_ms
-    return max(_RESPONSE_TIMEOUT_MIN_MS, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
+    return max(_RESPONSE_TIMEOUT_MIN_MS, member.place.session_timeout_ms // SESSION_TIMEOUT_HOLD_DIVISOR)
 
 
 def _client_assignors(member: Member) -> tuple[SupportedAssignor, ...] | None:

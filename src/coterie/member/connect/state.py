@@ -32,10 +32,10 @@ from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import ConnectMembershipHandover, SetConfiguredJobs, SetWorkerState
 from coterie.nouns.target_assignments import ComputedTarget
 
-HOLD_PARTS_OF_SESSION = 6
+SESSION_TIMEOUT_HOLD_DIVISOR = 6
 """A coordinator holds a response for at most the session timeout divided by this number. After the longest hold, the
 member waits the same time again for the response."""
-MAX_WAIT_MS = 5_000
+COORDINATOR_HOLD_MAX_DEFAULT_MS = 5_000
 """The default of the time for which the coordinator may delay ("hold") a response while it has no news. The coordinator
 shortens it according to the session timeout and the connection grace."""
 
@@ -88,15 +88,16 @@ class MemberSettings:
     """The topic id of this worker's config topic, 16 bytes; None if it is not known."""
     connection_grace_ms: int = defaults.CONNECTION_GRACE_MS
     """How long after the end of its connection this worker may still run; 0: the end of a connection has no effect."""
-    coordinator_hold_max_ms: int = MAX_WAIT_MS
+    coordinator_hold_max_ms: int = COORDINATOR_HOLD_MAX_DEFAULT_MS
     """How long the coordinator may hold a response while it has no news. 0: it responds at once, and the member sends
     heartbeats at the interval that the coordinator states."""
     retry_backoff_ms: int = 100
-    """The first back-off; it doubles with each retry."""
+    """The first back-off in ms; it doubles with each retry."""
     retry_backoff_max_ms: int = 1_000
     """The longest back-off."""
     response_timeout_ms: int = 5_000
-    """How long the member waits for a response until it has received the session timeout."""
+    """How long the member waits for each response while it is not in the group. In the group this time follows from the
+    session timeout (`requests.response_timeout_ms`)."""
 
     def __post_init__(self) -> None:
         assert bool(self.assignors) != (self.server_assignor is not None), (
@@ -174,7 +175,7 @@ class InGroup:
     """False after a relaunch, until a heartbeat of this process is accepted: the herder has received no lease yet."""
 
     @property
-    def lease(self) -> LeaseDurations:
+    def lease_durations(self) -> LeaseDurations:
         """The durations that follow from the group's session timeout."""
         return LeaseDurations(self.session_timeout_ms)
 
@@ -330,7 +331,7 @@ class Member:
         self.request_ids = map(RequestId, count(1))
         self.request_number = 0
         """The request number of the last heartbeat that was sent, also of one that leaves the group."""
-        self.computations = 0
+        self.computation_count = 0
         """How many computations this member has begun: the number in the token of the last one."""
 
         self.place: Presence = NotInGroup()
@@ -344,7 +345,7 @@ class Member:
         other effect."""
         self.last_request_id = RequestId(0)
         """The id of the last request of any kind."""
-        self.describing: RequestId | None = None
+        self.description_request_id: RequestId | None = None
         """The request for the group's description that has no response yet."""
         self.worker_state: SetWorkerState | None = None
         """The last ``SetWorkerState`` of the herder; None before the first."""
@@ -389,7 +390,7 @@ class Member:
 
     @property
     def is_leader(self) -> bool:
-        """Whether the last response about the leader named this member."""
+        """Whether the last response about the leader named this member. False outside of the group."""
         return isinstance(self.place, InGroup) and self.place.leader.member_id == self.settings.member_id
 
     def _continue_membership(self, place: ConnectMembershipHandover) -> None:

@@ -1,8 +1,9 @@
 """Coterie's own HTTP paths about the group and its workers, under ``/coterie/``.
 
-A client may send a request to any worker. A request for the group is forwarded to the leader. An order to one worker
-(drain, uncordon, restart) is forwarded to the leader, which has the URLs of all members, and by the leader to that
-worker.
+A client may send a request to any worker. In a classic group only the leader has the view of the group: a request for
+the group is forwarded to the leader, and an order to one worker (drain, uncordon, restart) to the leader and by the
+leader to that worker. In a connect group every worker requests the view from the coordinator: each worker answers a
+request for the group, and forwards an order directly to the named worker.
 """
 
 import asyncio
@@ -65,8 +66,9 @@ class GroupAndWorkersResource:
         return JSONResponse(self._own_worker_view_json(await self._own_worker_view()))
 
     async def describe_group(self, request: Request) -> Response:
-        """The state of the group: computed by the leader from the last round and from each member's own state. Another
-        worker forwards the request to the leader."""
+        """The state of the group, from the view of the herder (in a classic group the leader's last round, in a connect
+        group the coordinator's description) and from each member's own state. In a classic group every worker except
+        the leader forwards the request to the leader."""
         answer = await self._worker.ask(DescribeWorkerGroup())
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER):

@@ -10,7 +10,7 @@ from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.rest.endpoints import JSON, Endpoint, Operation
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.openapi import openapi_document_for_clients
-from coterie.rest.problems import RETRY_LATER
+from coterie.rest.problems import RETRY_LATER_HEADER
 from coterie.rest.routing import Handlers
 from coterie.worker.worker import Worker, WorkerPhase
 
@@ -73,5 +73,5 @@ class ServerResource:
 
 def _health_response(http_status: int, health_status: str, message: str) -> Response:
     """A response of ``GET /health``; ``health_status`` is the value of the field ``status`` in the body."""
-    headers = RETRY_LATER if http_status == 503 else None
+    headers = RETRY_LATER_HEADER if http_status == 503 else None
     return JSONResponse({"status": health_status, "message": message}, status_code=http_status, headers=headers)

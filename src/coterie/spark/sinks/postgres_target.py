@@ -104,7 +104,7 @@ DEFINITION = ConfigDef(
             width=Width.LONG,
             display_name="Connection URL",
             normalizer_for_comparison=_normalize_url_for_comparison,
-            is_hidden_in_errors=True,
+            is_value_hidden_in_errors=True,
         ),
         make_sink_config_key(
             "connection.user",

@@ -13,26 +13,27 @@ from typing import Any
 
 from coterie.wire.connect_group_messages.heartbeat import ConnectGroupHeartbeatRequest, ConnectGroupHeartbeatResponse
 
-_SIZE_BYTE_MAX = 0x7F
+_ONE_BYTE_COMPACT_LENGTH_MAX = 0x7F
 """The greatest length + 1 of a string whose length is one byte."""
-_NOTHING_CHANGED = b"\x00\xff\xff\xff\xff\x00\x00\xff"
+_UNCHANGED_FIELDS_BYTES = b"\x00\xff\xff\xff\xff\x00\x00\xff"
 """Null or -1 in the fields from InstanceId to ConnectorsAndTasks."""
-_MAX_WAIT_FIRST = b"\x02\x07\x04"
+_TWO_TAGGED_FIELDS_MAX_WAIT_FIRST = b"\x02\x07\x04"
 """Two tagged fields; the first is MaxWaitMs, of 4 bytes."""
-_NUMBER_ONLY = b"\x01"
+_ONE_TAGGED_FIELD = b"\x01"
 """The number of tagged fields, 1: the only one is RequestNumber."""
-_NUMBER = b"\x08\x08"
+_REQUEST_NUMBER_TAG_AND_SIZE = b"\x08\x08"
 """The tagged field RequestNumber, of 8 bytes."""
-_WITH_MAX_WAIT = struct.Struct(">i8s3si2sq")
+_REQUEST_END_WITH_MAX_WAIT = struct.Struct(">i8s3si2sq")
 """MemberEpoch, the fields from InstanceId to ConnectorsAndTasks, MaxWaitMs, and RequestNumber."""
-_WITHOUT_MAX_WAIT = struct.Struct(">i8ss2sq")
-"""The same without MaxWaitMs, whose default is 0."""
+_REQUEST_END_WITHOUT_MAX_WAIT = struct.Struct(">i8ss2sq")
+"""The end of a request without MaxWaitMs, whose default is 0: the other fields of `_REQUEST_END_WITH_MAX_WAIT`."""
 
-_WITHOUT_NEWS = struct.Struct(">ixihxiibx")
+_RESPONSE_WITHOUT_NEWS = struct.Struct(">ixihxiibx")
 """A response: correlation id, no tagged fields of the header, ThrottleTimeMs, ErrorCode, null as ErrorMessage,
 MemberEpoch, HeartbeatIntervalMs, null as Assignment, no tagged fields."""
-_NULL_STRUCT = -1
-_FURTHER_FIELDS = frozenset(field.name for field in fields(ConnectGroupHeartbeatResponse)) - {
+_NULL_STRUCT_MARK = -1
+"""The byte that stands for a struct that is null (Assignment)."""
+_NEWS_FIELD_NAMES = frozenset(field.name for field in fields(ConnectGroupHeartbeatResponse)) - {
     "throttle_time_ms", "error_code", "error_message", "member_epoch", "heartbeat_interval_ms", "session_timeout_ms"
 }  # fmt: skip
 """The fields of a response that has news."""
@@ -46,20 +47,30 @@ def decode_heartbeat_if_no_changes(frame: bytes, position: int) -> ConnectGroupH
     general decoder handles it."""
     end = len(frame)
     group_start = position + 1
-    if group_start >= end or not 0 < (size := frame[position]) <= _SIZE_BYTE_MAX:
+    if group_start >= end or not 0 < (size := frame[position]) <= _ONE_BYTE_COMPACT_LENGTH_MAX:
         return None
     group_end = position + size
     member_start = group_end + 1
-    if member_start >= end or not 0 < (size := frame[group_end]) <= _SIZE_BYTE_MAX:
+    if member_start >= end or not 0 < (size := frame[group_end]) <= _ONE_BYTE_COMPACT_LENGTH_MAX:
         return None
     member_end = group_end + size
     match end - member_end:
-        case _WITH_MAX_WAIT.size:
-            epoch, unchanged, first, max_wait_ms, tag, number = _WITH_MAX_WAIT.unpack_from(frame, member_end)
-            is_settled = unchanged == _NOTHING_CHANGED and first == _MAX_WAIT_FIRST and tag == _NUMBER
-        case _WITHOUT_MAX_WAIT.size:
-            epoch, unchanged, first, tag, number = _WITHOUT_MAX_WAIT.unpack_from(frame, member_end)
-            is_settled = unchanged == _NOTHING_CHANGED and first == _NUMBER_ONLY and tag == _NUMBER
+        case _REQUEST_END_WITH_MAX_WAIT.size:
+            epoch, unchanged, first, max_wait_ms, tag, number = _REQUEST_END_WITH_MAX_WAIT.unpack_from(
+                frame, member_end
+            )
+            is_settled = (
+                unchanged == _UNCHANGED_FIELDS_BYTES
+                and first == _TWO_TAGGED_FIELDS_MAX_WAIT_FIRST
+                and tag == _REQUEST_NUMBER_TAG_AND_SIZE
+            )
+        case _REQUEST_END_WITHOUT_MAX_WAIT.size:
+            epoch, unchanged, first, tag, number = _REQUEST_END_WITHOUT_MAX_WAIT.unpack_from(frame, member_end)
+            is_settled = (
+                unchanged == _UNCHANGED_FIELDS_BYTES
+                and first == _ONE_TAGGED_FIELD
+                and tag == _REQUEST_NUMBER_TAG_AND_SIZE
+            )
             max_wait_ms = 0
         case _:
             return None
@@ -82,16 +93,16 @@ def encode_frame_if_no_news(correlation_id: int, values: Mapping[str, Any]) -> b
     throttle time, an error code without message, the member epoch and the interval. None if there are further values:
     the general encoder handles them."""
     if (
-        not _FURTHER_FIELDS.isdisjoint(values)
+        not _NEWS_FIELD_NAMES.isdisjoint(values)
         or values.get("error_message") is not None
         or values.get("session_timeout_ms", _DEFAULT_SESSION_TIMEOUT_MS) != _DEFAULT_SESSION_TIMEOUT_MS
     ):
         return None
-    return _WITHOUT_NEWS.pack(
+    return _RESPONSE_WITHOUT_NEWS.pack(
         correlation_id,
         values["throttle_time_ms"],
         values["error_code"],
         values["member_epoch"],
         values["heartbeat_interval_ms"],
-        _NULL_STRUCT,
+        _NULL_STRUCT_MARK,
     )

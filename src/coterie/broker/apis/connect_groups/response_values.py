@@ -16,7 +16,7 @@ from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, Sn
 from coterie.wire.connect_group_jobs import job_arrays
 from coterie.wire.kio_entities import Values
 
-_NONE = -1
+_NO_DURATION = -1
 """The value of a duration that does not exist or has not changed."""
 _THROTTLE_TIME = {"throttle_time_ms": 0}
 """The broker has no quotas and throttles no request."""
@@ -212,4 +212,4 @@ def _unplaceable_jobs_and_reason_values(unplaceable: UnplaceableJobs) -> Values:
 
 def _duration_value(duration_ms: int | None) -> int:
     """The value of a duration in a response: -1 if ``duration_ms`` is None."""
-    return _NONE if duration_ms is None else duration_ms
+    return _NO_DURATION if duration_ms is None else duration_ms

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from coterie.herder import messages as herder
-from coterie.herder.rounds.rejoin import RELEASED, RELEASED_IN_PART
+from coterie.herder.rounds.rejoin import RELEASED_IN_PART_REASON, RELEASED_REASON
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
 from coterie.lab.simulator.fleet.process import ClassicWorkerProcess
@@ -126,7 +126,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
         match order:
             case Rejoin(reason=reason):
                 self._add_process_record(RecordKind.REJOINS)
-                self.cluster.checker.rejoin_after_release_count += reason in (RELEASED, RELEASED_IN_PART)
+                self.cluster.checker.rejoin_after_release_count += reason in (RELEASED_REASON, RELEASED_IN_PART_REASON)
             case SendAssignments(token=token, computed=computed):
                 self._add_process_record(
                     RecordKind.DEALS,

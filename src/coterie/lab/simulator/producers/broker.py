@@ -27,7 +27,7 @@ from coterie.groups.transaction_messages import (
     TransactionState,
     TransactionWritten,
 )
-from coterie.groups.transactions import deadline_ms
+from coterie.groups.transactions import open_transaction_deadline_ms
 from coterie.lab.simulator.invariants import AssertionsAsViolations
 from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.producers.checker import ExecutedRequest, ProducersChecker
@@ -113,7 +113,7 @@ class SimBroker:
         self._timers = SimTimers[str](self._world, self._queue_timeout_write)
         self.topic.load_partitions()
         for transactional_id, written in read_transactions(self._store.database):
-            due_ms = deadline_ms(written)
+            due_ms = open_transaction_deadline_ms(written)
             if due_ms is not None:
                 self._timers.set(transactional_id, due_ms)
         self.is_up = True

@@ -71,8 +71,8 @@ class ConfigLogClient:
         """Request the log's end offset from the broker, and pass it to the herder; None if the request fails."""
         self._call_broker(
             lambda: self._cluster.config_log.end_offset,
-            lambda end: self._feed_herder(herder.ConfigLogEndFound(purpose=chore.purpose, end_offset=end)),
-            lambda _: self._feed_herder(herder.ConfigLogEndFound(purpose=chore.purpose, end_offset=None)),
+            lambda end: self._feed_herder(herder.ConfigLogEndLookupEnded(purpose=chore.purpose, end_offset=end)),
+            lambda _: self._feed_herder(herder.ConfigLogEndLookupEnded(purpose=chore.purpose, end_offset=None)),
         )
 
     def open_leader_log(self, chore: herder.OpenLeaderLog) -> None:
