@@ -11,11 +11,11 @@ from coterie.assignors.connect.cooperative import cooperative_target
 from coterie.assignors.members import RebalancePolicy
 from coterie.kafka.connect_group_values import (
     heartbeat_request_values,
-    install_request_values,
-    prepare_request_values,
+    install_assignment_request_values,
+    prepare_assignment_request_values,
     to_heartbeat_response,
-    to_install_response,
-    to_prepare_response,
+    to_install_assignment_response,
+    to_prepare_assignment_response,
 )
 from coterie.member.connect.messages import HeartbeatRequest, InstallAssignmentRequest, PrepareAssignmentRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -214,7 +214,9 @@ class LightConnectMember(JobMember):
             member_epoch=self.epoch,
             response_timeout_ms=_RESPONSE_TIMEOUT_MS,
         )
-        prepared = to_prepare_response(await self.ask(build_request(_PREPARE, 0, prepare_request_values(prepare))))
+        prepared = to_prepare_assignment_response(
+            await self.ask(build_request(_PREPARE, 0, prepare_assignment_request_values(prepare)))
+        )
         if prepared.error is not ConnectErrorCode.NONE:
             return  # the next response to a heartbeat has the new epoch, and orders again
         assert prepared.snapshot is not None
@@ -227,7 +229,9 @@ class LightConnectMember(JobMember):
             target=cooperative_target(prepared.snapshot, _POLICY),
             response_timeout_ms=_RESPONSE_TIMEOUT_MS,
         )
-        installed = to_install_response(await self.ask(build_request(_INSTALL, 0, install_request_values(install))))
+        installed = to_install_assignment_response(
+            await self.ask(build_request(_INSTALL, 0, install_assignment_request_values(install)))
+        )
         assert installed.error is ConnectErrorCode.NONE, installed
         self.computed += 1
 

@@ -421,7 +421,7 @@ async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_i
     topics = TopicsClient([server], client_id="tests", security=bob)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            log = await topics.open_log(
+            log = await topics.open_or_create_log(
                 "hers-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
             )
             leader_log = topics.new_leader_log(log, transactional_id=transactional_id(GroupId("opened")))

@@ -23,7 +23,9 @@ async def test_acknowledged_records_survive_kills_of_the_broker_and_are_read_onc
 ) -> None:
     topics = TopicsClient([mortal_broker.bootstrap_servers], client_id="tests")
     try:
-        log = await topics.open_log("configs", partitions=1, replication_factor=1, setting_key="config.storage.topic")
+        log = await topics.open_or_create_log(
+            "configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
+        )
         acknowledged: dict[int, int] = {}
         """The number of each line, by its offset."""
         seen: list[TopicRecord] = []
@@ -75,7 +77,9 @@ async def test_a_client_that_runs_creates_no_topic_in_a_broker_that_lost_its_dat
     topics, admin = [TopicsClient([mortal_broker.bootstrap_servers], client_id=name) for name in ("old", "new")]
     record = NewTopicRecord(key=b"key", value=b"value")
     try:
-        log = await topics.open_log("configs", partitions=1, replication_factor=1, setting_key="config.storage.topic")
+        log = await topics.open_or_create_log(
+            "configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
+        )
         leader_log = topics.new_leader_log(log, transactional_id="configs")
         await log.append([record])
         await asyncio.to_thread(mortal_broker.kill)
@@ -88,7 +92,9 @@ async def test_a_client_that_runs_creates_no_topic_in_a_broker_that_lost_its_dat
                     await appending.append([record])
         with pytest.raises(WorldError, match="cannot describe topic configs"):
             await admin.topic_id("configs")
-        log = await admin.open_log("configs", partitions=1, replication_factor=1, setting_key="config.storage.topic")
+        log = await admin.open_or_create_log(
+            "configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
+        )
         await log.append([record])
     finally:
         await topics.close()

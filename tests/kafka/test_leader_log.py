@@ -48,7 +48,7 @@ def lines(*keys: str) -> Sequence[NewTopicRecord]:
 @pytest.fixture
 async def writers(topics: TopicsClient) -> Writers:
     name = f"configs-{uuid.uuid4().hex[:8]}"
-    log = await topics.open_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
+    log = await topics.open_or_create_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
     return Writers(topics, log)
 
 

@@ -123,7 +123,9 @@ async def test_a_log_and_a_group_can_be_reached(secured: Secured, mechanism: str
     try:
         async with asyncio.timeout(DEADLINE_S):
             await check_broker_access_if_reachable([secured.bootstrap], client_id="tests", security=security)
-            log = await topics.open_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
+            log = await topics.open_or_create_log(
+                name, partitions=1, replication_factor=1, setting_key="config.storage.topic"
+            )
             assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
             async for progress in log.follow():
                 if progress.records:
@@ -179,7 +181,7 @@ async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, 
         coordinator = _coordinator(secured, secured.security)
         try:
             async with asyncio.timeout(DEADLINE_S):
-                log = await topics.open_log(
+                log = await topics.open_or_create_log(
                     "connect-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
                 )
                 assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1

@@ -31,8 +31,8 @@ async def uncompacted(bootstrap: str, partitions: int = 1) -> str:
     return name
 
 
-async def open_log(topics: TopicsClient, topic: str, *, partitions: int = 1) -> TopicLog:
-    return await topics.open_log(topic, partitions=partitions, replication_factor=1, setting_key=KEY)
+async def open_or_create_log(topics: TopicsClient, topic: str, *, partitions: int = 1) -> TopicLog:
+    return await topics.open_or_create_log(topic, partitions=partitions, replication_factor=1, setting_key=KEY)
 
 
 def line(key: str, value: str | None = "value") -> NewTopicRecord:
@@ -59,7 +59,7 @@ def system_threads(*, at_most: int) -> int:
 
 
 async def test_a_new_topic_is_read_to_its_end_at_once(topics: TopicsClient) -> None:
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     assert await log.end_offset() == 0
     assert await read_to_end(log) == []
 
@@ -67,12 +67,12 @@ async def test_a_new_topic_is_read_to_its_end_at_once(topics: TopicsClient) -> N
 async def test_the_end_of_each_of_many_new_topics_is_found_at_once(topics: TopicsClient) -> None:
     """For a moment, Kafka's new leader of a partition may not know yet that it is the leader."""
     for _ in range(12):
-        log = await open_log(topics, fresh_name(), partitions=5)
+        log = await open_or_create_log(topics, fresh_name(), partitions=5)
         assert await log.end_offset() == 0
 
 
 async def test_appended_records_and_tombstones_are_read_in_order(topics: TopicsClient, bootstrap: str) -> None:
-    log = await open_log(topics, await uncompacted(bootstrap))
+    log = await open_or_create_log(topics, await uncompacted(bootstrap))
     assert await log.append([line("a", "1"), line("b", "2"), line("a", None)]) == 3
     assert await log.append([line("c", "")]) == 4
     assert await log.end_offset() == 4
@@ -87,12 +87,12 @@ async def test_appended_records_and_tombstones_are_read_in_order(topics: TopicsC
 
 
 async def test_appending_nothing_is_no_error(topics: TopicsClient) -> None:
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     assert await log.append([]) == 0
 
 
 async def test_a_follower_reads_lines_as_they_are_appended(topics: TopicsClient) -> None:
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     await log.append([line("before")])
     seen: list[TopicRecord] = []
     ends = 0
@@ -111,7 +111,7 @@ async def test_a_follower_reads_lines_as_they_are_appended(topics: TopicsClient)
 
 async def test_a_follower_reads_lines_of_committed_transactions_only(topics: TopicsClient, bootstrap: str) -> None:
     name = await uncompacted(bootstrap)
-    log = await open_log(topics, name)
+    log = await open_or_create_log(topics, name)
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     await asyncio.to_thread(producer.init_transactions, DEADLINE_S)
     for value, ends in (("kept", producer.commit_transaction), ("aborted", producer.abort_transaction)):
@@ -145,7 +145,7 @@ async def test_a_follower_reads_lines_of_committed_transactions_only(topics: Top
 async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions(
     topics: TopicsClient, bootstrap: str
 ) -> None:
-    log = await open_log(topics, await uncompacted(bootstrap, partitions=5), partitions=5)
+    log = await open_or_create_log(topics, await uncompacted(bootstrap, partitions=5), partitions=5)
     keys = [f"key-{number}" for number in range(20)]
     for value in ("1", "2", "3"):
         await log.append([line(key, value) for key in keys])
@@ -159,11 +159,11 @@ async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions
 
 async def test_another_client_reads_all_written_lines(topics: TopicsClient, bootstrap: str) -> None:
     name = fresh_name()
-    log = await open_log(topics, name)
+    log = await open_or_create_log(topics, name)
     await log.append([line("a")])
     later = TopicsClient([bootstrap], client_id="later")
     try:
-        again = await open_log(later, name)
+        again = await open_or_create_log(later, name)
         await again.append([line("b")])
         assert [one.key for one in await read_to_end(again)] == [b"a", b"b"]
     finally:
@@ -171,7 +171,7 @@ async def test_another_client_reads_all_written_lines(topics: TopicsClient, boot
 
 
 async def test_concurrent_appends_lose_nothing_and_keep_the_order_within_each(topics: TopicsClient) -> None:
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     async with asyncio.TaskGroup() as group:
         for writer in range(50):
             group.create_task(log.append([line(f"{writer}-{number}") for number in range(4)]))
@@ -183,7 +183,7 @@ async def test_concurrent_appends_lose_nothing_and_keep_the_order_within_each(to
 
 
 async def test_followers_read_independently_of_each_other(topics: TopicsClient) -> None:
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     await log.append([line(str(number)) for number in range(1_200)])
     first, second = await asyncio.gather(read_to_end(log), read_to_end(log))
     assert first == second
@@ -194,9 +194,9 @@ async def test_a_topic_whose_lines_need_no_order_may_have_any_number_of_partitio
     topics: TopicsClient, bootstrap: str
 ) -> None:
     name = await uncompacted(bootstrap, partitions=5)
-    there = await open_log(topics, name, partitions=5)
+    there = await open_or_create_log(topics, name, partitions=5)
     await there.append([line(f"k{i}", "theirs") for i in range(20)])
-    log = await open_log(topics, name, partitions=1)
+    log = await open_or_create_log(topics, name, partitions=1)
     await log.append([line(f"k{i}", "ours") for i in range(20)])
     lines = await read_to_end(log)
     assert {one.partition for one in lines} == set(range(5))
@@ -206,9 +206,11 @@ async def test_a_topic_whose_lines_need_no_order_may_have_any_number_of_partitio
 
 async def test_a_topic_with_too_many_partitions_is_refused_with_advice(topics: TopicsClient) -> None:
     name = fresh_name()
-    await open_log(topics, name, partitions=3)
+    await open_or_create_log(topics, name, partitions=3)
     with pytest.raises(WorldError, match=r"has 3 partitions.* 1 partition, or name another topic as config"):
-        await topics.open_log(name, partitions=1, replication_factor=1, setting_key=KEY, needs_one_partition=True)
+        await topics.open_or_create_log(
+            name, partitions=1, replication_factor=1, setting_key=KEY, needs_one_partition=True
+        )
 
 
 async def topic_with_policy(bootstrap: str, policy: str) -> str:
@@ -228,7 +230,7 @@ async def test_a_topic_that_deletes_lines_is_refused_with_advice(
     with pytest.raises(
         WorldError, match=rf"cleanup\.policy={policy}.* set it to compact by `kafka-configs.sh"
     ) as raised:
-        await open_log(topics, name)
+        await open_or_create_log(topics, name)
     assert (
         f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {name} "
         "--add-config cleanup.policy=compact`; or, if the topic has no records, delete it by `kafka-topics.sh "
@@ -239,13 +241,13 @@ async def test_a_topic_that_deletes_lines_is_refused_with_advice(
 @pytest.mark.parametrize("policy", ["compact,compact", ""])
 async def test_a_topic_that_deletes_no_lines_is_accepted(topics: TopicsClient, bootstrap: str, policy: str) -> None:
     """As in Connect, which compares the set of the policies, and accepts an empty one."""
-    log = await open_log(topics, await topic_with_policy(bootstrap, policy))
+    log = await open_or_create_log(topics, await topic_with_policy(bootstrap, policy))
     assert await log.append([line("a")]) == 1
 
 
 async def test_more_replicas_than_brokers_are_refused_with_advice(topics: TopicsClient) -> None:
     with pytest.raises(WorldError, match=r"set config\.storage\.replication\.factor to at most"):
-        await topics.open_log(fresh_name(), partitions=1, replication_factor=3, setting_key=KEY)
+        await topics.open_or_create_log(fresh_name(), partitions=1, replication_factor=3, setting_key=KEY)
 
 
 async def test_the_cluster_has_an_id(topics: TopicsClient) -> None:
@@ -254,19 +256,19 @@ async def test_the_cluster_has_an_id(topics: TopicsClient) -> None:
 
 async def test_a_topic_that_is_deleted_and_created_again_has_another_id(topics: TopicsClient, bootstrap: str) -> None:
     name, admin = fresh_name(), AdminClient({"bootstrap.servers": bootstrap})
-    first = await (await open_log(topics, name)).topic_id()
+    first = await (await open_or_create_log(topics, name)).topic_id()
     assert len(first) == 16
     assert first == await topics.topic_id(name)
-    assert first != await (await open_log(topics, fresh_name())).topic_id()
+    assert first != await (await open_or_create_log(topics, fresh_name())).topic_id()
     await asyncio.wrap_future(admin.delete_topics([name])[name])
-    assert first != await (await open_log(topics, name)).topic_id()
+    assert first != await (await open_or_create_log(topics, name)).topic_id()
 
 
 async def test_the_error_for_an_unreachable_broker_names_its_address() -> None:
     topics = TopicsClient(["127.0.0.1:1"], client_id="tests", request_timeout_ms=300)
     try:
         with pytest.raises(WorldError, match=r"bootstrap\.servers=127\.0\.0\.1:1 run"):
-            await open_log(topics, "nowhere")
+            await open_or_create_log(topics, "nowhere")
         with pytest.raises(WorldError, match=r"127\.0\.0\.1:1"):
             await topics.cluster_id()
     finally:
@@ -277,7 +279,7 @@ async def test_a_follower_that_waits_for_the_brokers_ends_when_its_cluster_is_cl
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = TopicsClient([bootstrap], client_id="tests")
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     has_asked = asyncio.Event()
 
     async def does_not_respond(topic: str, partitions: int) -> Mapping[int, int]:
@@ -295,7 +297,7 @@ async def test_a_follower_that_waits_for_the_brokers_ends_when_its_cluster_is_cl
 async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstrap: str) -> None:
     threads_before, system_before = threading.active_count(), len(os.listdir("/proc/self/task"))
     topics = TopicsClient([bootstrap], client_id="tests")
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     await log.append([line("a")])
     follow = log.follow()
     await anext(follow)
@@ -314,7 +316,7 @@ async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstra
 
 async def test_a_follower_ends_its_thread_even_if_its_close_is_not_awaited(topics: TopicsClient) -> None:
     name = fresh_name()
-    await open_log(topics, name)
+    await open_or_create_log(topics, name)
     follower = topics.open_reader(name, 1)
     reading = asyncio.ensure_future(follower.poll_next_records())
     await asyncio.sleep(0)
@@ -330,7 +332,7 @@ async def test_a_follower_ends_its_thread_even_if_its_close_is_not_awaited(topic
 
 
 async def test_a_cancelled_append_does_not_affect_other_appends(topics: TopicsClient) -> None:
-    log = await open_log(topics, fresh_name())
+    log = await open_or_create_log(topics, fresh_name())
     given_up = asyncio.ensure_future(log.append([line(str(number)) for number in range(100)]))
     await asyncio.sleep(0)
     given_up.cancel()

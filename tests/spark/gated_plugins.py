@@ -58,10 +58,10 @@ class GatedPositionStore:
             self.gate.enter()
         return self.store.read(checkpoint, source_partitions)
 
-    def initialize(self, checkpoint: Path, positions: Positions) -> None:
-        if self.method == "initialize":
+    def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:
+        if self.method == "write_to_new_checkpoint":
             self.gate.enter()
-        self.store.initialize(checkpoint, positions)
+        self.store.write_to_new_checkpoint(checkpoint, positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,14 +66,17 @@ async def test_the_rows_of_a_small_batch_are_read_without_generated_code(rig: Ri
     # Other expressions than before, so that no class is in Spark's cache.
     fresh = values(session, 5).select(F.concat("value", F.lit("never compiled before")).alias("text"))
     before = classes_compiled(session)
-    assert sum(batch.num_rows for batch in read_arrow_batches(fresh, is_small=True, has_bounded_partitions=True)) == 100
+    assert (
+        sum(batch.num_rows for batch in read_arrow_batches(fresh, is_small=True, has_bounded_spark_partitions=True))
+        == 100
+    )
     assert classes_compiled(session) == before
     assert session.conf.get(CODE_GENERATION_KEY) == former_mode
     assert len(fresh.where("text IS NOT NULL").toArrow()) == 80
     assert classes_compiled(session) > before, "other actions of the session generate code"
 
     interpreted_rows = pa.Table.from_batches(
-        read_arrow_batches(converted(session), is_small=True, has_bounded_partitions=True)
+        read_arrow_batches(converted(session), is_small=True, has_bounded_spark_partitions=True)
     ).to_pylist()
     assert interpreted_rows == compiled_rows
     assert len(compiled_rows) > 50
@@ -84,5 +87,5 @@ async def test_the_setting_of_the_session_returns_after_a_failed_read(rig: Rig) 
     session.conf.set(CODE_GENERATION_KEY, "CODEGEN_ONLY")
     failing = values(session, 1).select(F.raise_error(F.lit("no row")))
     with pytest.raises(Exception, match="no row"):
-        list(read_arrow_batches(failing, is_small=True, has_bounded_partitions=True))
+        list(read_arrow_batches(failing, is_small=True, has_bounded_spark_partitions=True))
     assert session.conf.get(CODE_GENERATION_KEY) == "CODEGEN_ONLY"

@@ -269,7 +269,11 @@ BLOCKED_IN_SPLIT = (
     Blocked(plugin=RateSource, method="divide_partitions", stage="split"),
     Blocked(plugin=RateSource, method="initial_positions", stage="initial_positions"),
     Blocked(plugin=FileSource, method="infer_values", stage="infer_values"),
-    Blocked(plugin=FileSource, method="position_store.initialize", stage="position_store.initialize"),
+    Blocked(
+        plugin=FileSource,
+        method="position_store.write_to_new_checkpoint",
+        stage="position_store.write_to_new_checkpoint",
+    ),
     Blocked(plugin=NoopSink, method="definition", stage="definition"),
 )
 BLOCKED_IN_START = (
@@ -394,7 +398,11 @@ BLOCKED_IN_CHANGE_OFFSETS = (
     Blocked(plugin=FileSource, method="parse_offsets", stage="parse_offsets"),
     Blocked(plugin=FileSource, method="replace_group_offsets", stage="replace_group_offsets"),
     Blocked(plugin=FileSource, method="position_store.read", stage="position_store.read"),
-    Blocked(plugin=FileSource, method="position_store.initialize", stage="position_store.initialize"),
+    Blocked(
+        plugin=FileSource,
+        method="position_store.write_to_new_checkpoint",
+        stage="position_store.write_to_new_checkpoint",
+    ),
 )
 
 

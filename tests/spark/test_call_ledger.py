@@ -30,7 +30,7 @@ def test_calls_of_a_queue_start_in_order_and_another_queue_has_its_own_limit() -
     stop = ledger.add(STOPS)
     assert ledger.mark_next_calls_running(0) == [first, second, stop]
     assert ledger.mark_next_calls_running(0.5) == []
-    assert ledger.remove_and_check_in_time(second)
+    assert ledger.remove_and_return_whether_in_time(second)
     assert ledger.mark_next_calls_running(0.5) == [third]
 
 
@@ -44,7 +44,7 @@ def test_calls_that_have_run_for_long_make_room_for_as_many_others_which_count_f
     assert ledger.next_change_at_s(COUNTED_AS_RUNNING_MAX_S) == 1.5 * COUNTED_AS_RUNNING_MAX_S
     assert ledger.lost_thread_count == 0, "an old call is not lost before its time limit is over"
     for call in calls[:4]:
-        assert ledger.remove_and_check_in_time(call)
+        assert ledger.remove_and_return_whether_in_time(call)
     assert ledger.mark_next_calls_running(9) == calls[4:]
     assert time_counted_as_running_s(STARTS, hanging_count=1) == COUNTED_AS_RUNNING_MAX_S
     assert time_counted_as_running_s(STARTS, hanging_count=10_000) == COUNTED_AS_RUNNING_MIN_S
@@ -95,7 +95,7 @@ def test_a_call_is_lost_at_the_end_of_its_stage_and_no_longer_when_it_has_return
     assert (ledger.lost_thread_count, ledger.running_call_ids(), ledger.next_change_at_s(61)) == (1, [], None)
     assert not ledger.begin_stage_unless_timed_out(call, CallStage(name="next", began_at_s=61, deadline_s=99))
     ledger.end_stage_unless_timed_out(call, now_s=61, outer_deadline_s=99)
-    assert not ledger.remove_and_check_in_time(call), "the result of a lost call does not count"
+    assert not ledger.remove_and_return_whether_in_time(call), "the result of a lost call does not count"
     assert ledger.lost_thread_count == 0
 
 
@@ -156,5 +156,5 @@ def test_closing_removes_the_calls_that_wait() -> None:
     ledger.mark_next_calls_running(0)
     assert ledger.remove_waiting_calls() == [waiting]
     assert ledger.running_call_ids() == [running]
-    assert ledger.remove_and_check_in_time(running)
+    assert ledger.remove_and_return_whether_in_time(running)
     assert ledger.mark_next_calls_running(0) == []

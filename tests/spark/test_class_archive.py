@@ -135,8 +135,8 @@ def test_the_error_for_a_java_that_writes_no_archive_contains_its_output(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(warmup, "run_warm_up_queries", fail)
     with pytest.raises(WorldError, match="no archive of classes was written: no query runs"):
-        warmup.run_spark_to_write_archive(config)
+        warmup.run_spark_to_write_class_archive(config)
     monkeypatch.setattr(warmup, "run_warm_up_queries", lambda *_: None)
     with pytest.raises(WorldError, match=r"wrote no archive of classes: first line / DynamicDump is unsupported$"):
-        warmup.run_spark_to_write_archive(config)
+        warmup.run_spark_to_write_class_archive(config)
     assert list((tmp_path / "cache" / "coterie" / "classes").iterdir()) == []

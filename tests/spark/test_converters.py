@@ -5,7 +5,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from coterie.spark.converters import Converter, Format
-from coterie.spark.failures import message_of_raise_error
+from coterie.spark.failures import message_passed_to_raise_error
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -57,7 +57,7 @@ async def test_json_becomes_columns_and_other_values_are_refused_by_offset(rig: 
     for bad in BAD:
         with pytest.raises(PySparkException) as raised:
             converted(spark, converter, [b"{}", bad])
-        assert message_of_raise_error(raised.value) == (
+        assert message_passed_to_raise_error(raised.value) == (
             "Topic t, partition 3, offset 1: the record's value is not JSON with the columns of value.schema"
         ), bad
 

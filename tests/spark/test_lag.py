@@ -42,7 +42,7 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
     def query(name: str, **keys: str) -> TaskQuery:
         """A query that has read three records, as far as a report uses it."""
         own = configured_source({**kafka.config("shown", **keys), "name": name}, {}).config
-        KafkaSource.position_store.initialize(tmp_path / name, dict.fromkeys(parts, 3))
+        KafkaSource.position_store.write_to_new_checkpoint(tmp_path / name, dict.fromkeys(parts, 3))
         task, held = ConnectorTaskId(ConnectorName(name), 0), SimpleNamespace(path=tmp_path / name)
         source = KafkaSource.of(own, share)
         query = SimpleNamespace(task=task, source=source, held_checkpoint=held, was_checkpoint_taken_over=False)

@@ -12,7 +12,7 @@ from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRef
 from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_log
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan, read_manifest
-from coterie.spark.generations.resplit import close_generation_before
+from coterie.spark.generations.resplit import close_generation_and_return_stored_plan
 from coterie.spark.plugins import source_by_name
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.rate import RateSource
@@ -272,7 +272,7 @@ async def test_a_new_split_that_a_killed_worker_planned_for_another_class_does_n
         inferred_values=manifest.inferred_values,
         initial_positions={},
     )
-    close_generation_before(tasks.folder, plan)
+    close_generation_and_return_stored_plan(tasks.folder, plan)
     with pytest.raises(
         SplitOrOffsetChangeAbortedError, match="Another worker has created checkpoint generation 3-planned"
     ):
@@ -305,7 +305,7 @@ async def test_a_new_split_that_was_planned_for_a_class_that_this_worker_does_no
         inferred_values=manifest.inferred_values,
         initial_positions={},
     )
-    close_generation_before(tasks.folder, plan)
+    close_generation_and_return_stored_plan(tasks.folder, plan)
     for operation in (tasks.split(files), tasks.change_offsets(files, set_offset)):
         with pytest.raises(
             SplitOrOffsetChangeAbortedError, match=f"planned-unknown was made for the source {other}, which this worker"

@@ -10,7 +10,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.pipeline import Pipeline, split_source, split_with_digests_if_references, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, task_configs, use_digests_in_split_if_references
 from coterie.spark.plugins import configured_source
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.rotation import Rotation
@@ -87,7 +87,7 @@ def test_task_configs_contain_references_and_not_their_values() -> None:
     configs = task_configs("c", by_reference, plan.to_manifest({}), CONNECTOR)
     assert {config["source.path"] for config in configs} == {"/${env:FOLDER}"}
     assert not [value for config in configs for value in config.values() if "/in" in value]
-    assert split_with_digests_if_references(split, source, CONNECTOR) == split
+    assert use_digests_in_split_if_references(split, source, CONNECTOR) == split
     resolved = {**configs[0], "source.path": "/in"}
     before = Pipeline.of(configs_of(CONNECTOR)[0], {}).source
     after = Pipeline.of(resolved, {}).source

@@ -59,7 +59,7 @@ async def test_stored_rows_are_read_in_their_order_in_pieces_and_are_removed_at_
 ) -> None:
     rows = numbers(session).withColumn("text", F.concat(F.lit("é"), "id"))
     pieces: list[pa.RecordBatch] = []
-    for piece in read_arrow_batches(rows, is_small=False, has_bounded_partitions=False):
+    for piece in read_arrow_batches(rows, is_small=False, has_bounded_spark_partitions=False):
         (rdd,) = stored_rdds(session)
         pieces.append(piece)
     assert max(piece.num_rows for piece in pieces) == STORED_ARROW_BATCH_ROWS_MAX
@@ -70,7 +70,7 @@ async def test_stored_rows_are_read_in_their_order_in_pieces_and_are_removed_at_
 @pytest.mark.parametrize("pieces_read", [1, 2])
 async def test_stored_rows_are_removed_when_the_reader_stops(rig: Rig, session: SparkSession, pieces_read: int) -> None:
     """In the middle of the first Spark partition, and at its end."""
-    rows = SeparatedRows(read_arrow_batches(numbers(session), is_small=False, has_bounded_partitions=False))
+    rows = SeparatedRows(read_arrow_batches(numbers(session), is_small=False, has_bounded_spark_partitions=False))
     good_rows = rows.read_good_rows()
     for _ in range(pieces_read):
         next(good_rows)
@@ -84,7 +84,7 @@ async def test_stored_rows_are_removed_when_the_reader_stops(rig: Rig, session: 
 async def test_nothing_stays_stored_of_rows_that_fail_or_are_lost(rig: Rig, session: SparkSession) -> None:
     failing = numbers(session).select(F.when(F.col("id") == ROWS - 1, F.raise_error(F.lit("no row"))).otherwise("id"))
     with pytest.raises(Exception, match="no row"):
-        list(read_arrow_batches(failing, is_small=False, has_bounded_partitions=False))
+        list(read_arrow_batches(failing, is_small=False, has_bounded_spark_partitions=False))
     assert stored_rdds(session) == []
     java: Any = session._jvm
     partitions = store_and_yield_arrow_partitions(numbers(session))
@@ -134,7 +134,7 @@ config = SparkConfig(
 driver = start_driver(config, print)
 rows = driver.spark.read.text(str(path))
 assert rows.rdd.getNumPartitions() == 1
-print(sum(batch.num_rows for batch in read_arrow_batches(rows, is_small=False, has_bounded_partitions=False)))
+print(sum(batch.num_rows for batch in read_arrow_batches(rows, is_small=False, has_bounded_spark_partitions=False)))
 driver.close()
 """
 

@@ -200,7 +200,7 @@ class Fleet:
             claims=claims,
         )
         policy = RebalancePolicy(max_delay_ms=self.delay_ms)
-        config_log = await topics.open_log(
+        config_log = await topics.open_or_create_log(
             f"{self.group_id}-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
         )
         servers = [self.bootstrap if port is None else f"127.0.0.1:{port}"]
@@ -218,7 +218,7 @@ class Fleet:
             ),
             config_log=config_log,
             leader_log=topics.new_leader_log(config_log, transactional_id=transactional_id(self.group_id)),
-            status_log=await topics.open_log(
+            status_log=await topics.open_or_create_log(
                 f"{self.group_id}-statuses", partitions=2, replication_factor=1, setting_key="status.storage.topic"
             ),
             membership=_connect_membership(

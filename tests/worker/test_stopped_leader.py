@@ -129,7 +129,9 @@ async def read_lines(bootstrap: str, topic: str) -> list[TopicRecord]:
     """All lines of the topic that are ever read."""
     topics = TopicsClient([bootstrap], client_id="reader")
     try:
-        log = await topics.open_log(topic, partitions=1, replication_factor=1, setting_key="config.storage.topic")
+        log = await topics.open_or_create_log(
+            topic, partitions=1, replication_factor=1, setting_key="config.storage.topic"
+        )
         lines: list[TopicRecord] = []
         async with contextlib.aclosing(log.follow()) as follow:
             async for progress in follow:

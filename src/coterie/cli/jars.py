@@ -90,13 +90,13 @@ def write_class_data_archive_if_missing(folder: Path | None) -> None:
     ``folder`` None is the default folder of jars.
 
     :raises WorldError: when there is no default folder or no suitable Java, the folder cannot be read, or as described
-        at :func:`coterie.spark.warmup.run_spark_to_write_archive`.
+        at :func:`coterie.spark.warmup.run_spark_to_write_class_archive`.
     """
     from coterie.spark.class_archive import archive_path
     from coterie.spark.java import find_or_write_java_home
     from coterie.spark.session import make_spark_settings
     from coterie.spark.settings import SparkConfig
-    from coterie.spark.warmup import run_spark_to_write_archive
+    from coterie.spark.warmup import run_spark_to_write_class_archive
 
     jars = jar_settings_unless_user_sets_jars(folder or default_jar_folder(os.environ), {})
     with tempfile.TemporaryDirectory(prefix="coterie-archive-") as scratch_folder_name:
@@ -107,7 +107,7 @@ def write_class_data_archive_if_missing(folder: Path | None) -> None:
             typer.echo(f"{path} exists already; workers use it")
             return
         typer.echo("Starting Spark once to write an archive of its classes; this takes about a minute ...", err=True)
-        run_spark_to_write_archive(
+        run_spark_to_write_class_archive(
             SparkConfig(
                 checkpoint_location=scratch_folder / "checkpoints",
                 scratch_folder=scratch_folder,

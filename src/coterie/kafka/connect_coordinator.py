@@ -14,13 +14,13 @@ from typing import Any
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.connect_group_values import (
     heartbeat_request_values,
-    install_request_values,
-    prepare_request_values,
+    install_assignment_request_values,
+    prepare_assignment_request_values,
     to_connect_error_code_or_unknown,
-    to_describe_response,
+    to_group_description_response,
     to_heartbeat_response,
-    to_install_response,
-    to_prepare_response,
+    to_install_assignment_response,
+    to_prepare_assignment_response,
 )
 from coterie.kafka.connection import (
     CONNECT_GROUP_DESCRIBE,
@@ -91,18 +91,20 @@ class KafkaConnectCoordinatorClient:
                         CONNECT_GROUP_HEARTBEAT, request, heartbeat_request_values(request), to_heartbeat_response
                     )
                 case PrepareAssignmentRequest():
-                    values = prepare_request_values(request)
+                    values = prepare_assignment_request_values(request)
                     return await self._ask_coordinator(
-                        CONNECT_GROUP_PREPARE_ASSIGNMENT, request, values, to_prepare_response
+                        CONNECT_GROUP_PREPARE_ASSIGNMENT, request, values, to_prepare_assignment_response
                     )
                 case InstallAssignmentRequest():
-                    values = install_request_values(request)
+                    values = install_assignment_request_values(request)
                     return await self._ask_coordinator(
-                        CONNECT_GROUP_INSTALL_ASSIGNMENT, request, values, to_install_response
+                        CONNECT_GROUP_INSTALL_ASSIGNMENT, request, values, to_install_assignment_response
                     )
                 case GroupDescriptionRequest():
                     values = {"group_ids": (request.group_id,), "include_authorized_operations": False}
-                    return await self._ask_coordinator(CONNECT_GROUP_DESCRIBE, request, values, to_describe_response)
+                    return await self._ask_coordinator(
+                        CONNECT_GROUP_DESCRIBE, request, values, to_group_description_response
+                    )
         except UnsupportedApiError as error:
             return _make_error_response(request, ConnectErrorCode.UNSUPPORTED_VERSION, str(error))
 

@@ -63,7 +63,7 @@ def heartbeat_request_values(request: HeartbeatRequest) -> Values:
         "name": request.name,
         "config_offset": request.config_offset,
         "config_topic_id": None if request.config_topic_id is None else uuid.UUID(bytes=request.config_topic_id),
-        "configured": None if request.configured is None else _configured_values(request.configured),
+        "configured": None if request.configured is None else _configured_jobs_values(request.configured),
         "claims": None if request.claims is None else _claims_values(request.claims),
         "draining": None if request.draining is None else int(request.draining),
         "max_wait_ms": request.max_wait_ms,
@@ -73,12 +73,12 @@ def heartbeat_request_values(request: HeartbeatRequest) -> Values:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def prepare_request_values(request: PrepareAssignmentRequest) -> Values:
+def prepare_assignment_request_values(request: PrepareAssignmentRequest) -> Values:
     """The fields of a ConnectGroupPrepareAssignment request."""
     return {"group_id": request.group_id, "member_id": request.member_id, "member_epoch": request.member_epoch}
 
 
-def install_request_values(request: InstallAssignmentRequest) -> Values:
+def install_assignment_request_values(request: InstallAssignmentRequest) -> Values:
     """The fields of a ConnectGroupInstallAssignment request."""
     target = request.target
     return {
@@ -105,7 +105,7 @@ def install_request_values(request: InstallAssignmentRequest) -> Values:
     }
 
 
-def _configured_values(configured: ConfiguredJobs) -> Values:
+def _configured_jobs_values(configured: ConfiguredJobs) -> Values:
     """The value of the field ``configured``: all configured jobs, and how far the leader had read the config topic."""
     return {"value": {"config_offset": configured.config_offset, **job_arrays(configured.jobs)}}
 
@@ -170,7 +170,7 @@ def to_heartbeat_response(entity: Any) -> HeartbeatResponse:
     )
 
 
-def to_prepare_response(entity: Any) -> PrepareAssignmentResponse:
+def to_prepare_assignment_response(entity: Any) -> PrepareAssignmentResponse:
     """Convert a ConnectGroupPrepareAssignment response. It contains a snapshot only if it has no error code.
 
     :raises InvalidFieldError: when a job is not valid.
@@ -179,11 +179,11 @@ def to_prepare_response(entity: Any) -> PrepareAssignmentResponse:
     return PrepareAssignmentResponse(
         error=error,
         message=error_message_naming_unknown_code(entity.error_code, entity.error_message),
-        snapshot=_to_snapshot(entity) if error is ConnectErrorCode.NONE else None,
+        snapshot=_to_group_snapshot(entity) if error is ConnectErrorCode.NONE else None,
     )
 
 
-def to_install_response(entity: Any) -> InstallAssignmentResponse:
+def to_install_assignment_response(entity: Any) -> InstallAssignmentResponse:
     """Convert a ConnectGroupInstallAssignment response."""
     return InstallAssignmentResponse(
         error=to_connect_error_code_or_unknown(entity.error_code),
@@ -191,7 +191,7 @@ def to_install_response(entity: Any) -> InstallAssignmentResponse:
     )
 
 
-def to_describe_response(entity: Any) -> GroupDescriptionResponse:
+def to_group_description_response(entity: Any) -> GroupDescriptionResponse:
     """Convert a ConnectGroupDescribe response for one group. It contains a description only if it has no error code.
 
     :raises InvalidFieldError: when a job is not valid.
@@ -209,7 +209,7 @@ def to_describe_response(entity: Any) -> GroupDescriptionResponse:
 # -- structs ----------------------------------------------------------------------------------------------------------
 
 
-def _to_snapshot(entity: Any) -> GroupSnapshot:
+def _to_group_snapshot(entity: Any) -> GroupSnapshot:
     """Convert a response to ConnectGroupPrepareAssignment to the snapshot of the group that an assignor takes."""
     configured = entity.configured.value
     return GroupSnapshot(

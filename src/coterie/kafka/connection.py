@@ -174,7 +174,7 @@ class BrokerConnection:
             broker_versions_text = f"{broker_oldest} to {broker_newest}" if broker_newest >= 0 else "none"
             raise UnsupportedApiError(
                 f"the broker at {self._address} supports these versions of {api.name}: {broker_versions_text}; "
-                f"Coterie supports {api.oldest_version} to {api.newest_version}: {_broker_advice(api)}"
+                f"Coterie supports {api.oldest_version} to {api.newest_version}: {_supporting_broker_advice(api)}"
             )
         return await self._send_and_receive(api, version, values)
 
@@ -243,7 +243,7 @@ class BrokerConnection:
             ) from error
 
 
-def _broker_advice(api: ApiVersionRange) -> str:
+def _supporting_broker_advice(api: ApiVersionRange) -> str:
     """The advice to use a broker that supports the API, for the end of an error message."""
     if api.api_key >= CONNECT_GROUP_HEARTBEAT.api_key:
         return "use a Coterie broker that serves connect groups"

@@ -80,19 +80,19 @@ class KafkaClassicCoordinatorClient:
             raise WorldError(f"this worker has closed its connections to the coordinator of group {request.group_id}")
         match request:
             case HeartbeatRequest():
-                answer = await self._immediate.ask(HEARTBEAT, request.group_id, _member_values(request))
-                return HeartbeatResponse(error=_error_code(answer))
+                answer = await self._immediate.ask(HEARTBEAT, request.group_id, _member_identity_values(request))
+                return HeartbeatResponse(error=_error_code_in_response(answer))
             case JoinRequest():
-                answer = await self._parked.ask(JOIN_GROUP, request.group_id, _join_values(request))
+                answer = await self._parked.ask(JOIN_GROUP, request.group_id, _join_request_values(request))
                 return _to_join_response(answer)
             case SyncRequest():
-                answer = await self._parked.ask(SYNC_GROUP, request.group_id, _sync_values(request))
+                answer = await self._parked.ask(SYNC_GROUP, request.group_id, _sync_request_values(request))
                 if isinstance(answer, ErrorCode):
                     return SyncResponse(error=answer)
                 return SyncResponse(error=answer.error_code, assignment=answer.assignment)
             case LeaveRequest():
-                answer = await self._immediate.ask(LEAVE_GROUP, request.group_id, _leave_values(request))
-                return LeaveResponse(error=leave_error_code(answer))
+                answer = await self._immediate.ask(LEAVE_GROUP, request.group_id, _leave_request_values(request))
+                return LeaveResponse(error=error_code_in_leave_response(answer))
 
     async def close(self) -> None:
         """Close all connections; outstanding and later requests raise WorldError. Safe to call twice."""
@@ -199,7 +199,7 @@ class _CoordinatorConnections:
 # -- requests and responses, as values without a version ------------------------------------------------------------
 
 
-def _join_values(request: JoinRequest) -> Values:
+def _join_request_values(request: JoinRequest) -> Values:
     """The fields of a JoinGroup request."""
     return {
         "group_id": request.group_id,
@@ -238,17 +238,17 @@ def _to_join_response(answer: Any) -> JoinResponse:
     )
 
 
-def _sync_values(request: SyncRequest) -> Values:
+def _sync_request_values(request: SyncRequest) -> Values:
     """The fields of a SyncGroup request."""
     return {
-        **_member_values(request),
+        **_member_identity_values(request),
         "protocol_type": request.protocol_type,
         "protocol_name": request.protocol,
         "assignments": tuple({"member_id": id_, "assignment": bytes_} for id_, bytes_ in request.assignments),
     }
 
 
-def _member_values(request: HeartbeatRequest | SyncRequest) -> Values:
+def _member_identity_values(request: HeartbeatRequest | SyncRequest) -> Values:
     """The fields that identify a member of a generation. A Heartbeat request consists of them, and a SyncGroup request
     contains them."""
     return {
@@ -259,7 +259,7 @@ def _member_values(request: HeartbeatRequest | SyncRequest) -> Values:
     }
 
 
-def _leave_values(request: LeaveRequest) -> Values:
+def _leave_request_values(request: LeaveRequest) -> Values:
     """The fields of a LeaveGroup request for one member."""
     leaving = {
         "member_id": request.member_id,
@@ -269,16 +269,16 @@ def _leave_values(request: LeaveRequest) -> Values:
     return {"group_id": request.group_id, "members": (leaving,)}
 
 
-def leave_error_code(answer: Any) -> ErrorCode:
+def error_code_in_leave_response(answer: Any) -> ErrorCode:
     """The error code in ``answer``, a response to LeaveGroup for one member: that of the whole request or, if this is
     NONE, that of the member. An error code of FindCoordinator is returned unchanged."""
-    error = _error_code(answer)
+    error = _error_code_in_response(answer)
     if error == ErrorCode.none and answer.members:
         error = answer.members[0].error_code
     return error
 
 
-def _error_code(answer: Any) -> ErrorCode:
+def _error_code_in_response(answer: Any) -> ErrorCode:
     """The error code in ``answer``, a response; an error code of FindCoordinator is returned unchanged."""
     error: ErrorCode = answer if isinstance(answer, ErrorCode) else answer.error_code
     return error

@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.bootstrap import BootstrapClient
-from coterie.kafka.connect_group_values import to_describe_response
+from coterie.kafka.connect_group_values import to_group_description_response
 from coterie.kafka.connection import (
     CONNECT_GROUP_DESCRIBE,
     DESCRIBE_CONFIGS,
@@ -20,7 +20,7 @@ from coterie.kafka.connection import (
     ApiVersionRange,
     UnsupportedApiError,
 )
-from coterie.kafka.coordinator import leave_error_code
+from coterie.kafka.coordinator import error_code_in_leave_response
 from coterie.kafka.coordinator_finder import MOVED, CoordinatorFinder
 from coterie.kafka.security import PLAINTEXT
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -187,9 +187,9 @@ class GroupAdmin:
         """
         member = {"member_id": member_id, "group_instance_id": instance_id, "reason": _REASON}
         response = await self._ask_coordinator_while_retriable(
-            LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, leave_error_code
+            LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, error_code_in_leave_response
         )
-        if (error := leave_error_code(response)) != ErrorCode.none:
+        if (error := error_code_in_leave_response(response)) != ErrorCode.none:
             raise _make_refusal_error(f"remove member {member_id} of group {group_id}", error)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class GroupAdmin:
             lambda response: response.groups[0].error_code,
         )
         try:
-            response = to_describe_response(entity)
+            response = to_group_description_response(entity)
         except (WireError, ValueError) as error:
             raise WorldError(
                 f"the coordinator of group {group_id} has sent an invalid description of the group: {error}; check "

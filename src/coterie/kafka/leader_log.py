@@ -134,7 +134,7 @@ class LeaderTopicLog:
                 raise WorldError(missing_write_permission_message(self._transactional_id)) from None
             raise WorldError(
                 f"cannot open topic {self._topic} with transactional.id={self._transactional_id}: "
-                f"{_error_text(error)}; check that the brokers run"
+                f"{_librdkafka_error_text(error)}; check that the brokers run"
             ) from None
         self._producer = producer
 
@@ -153,7 +153,7 @@ class LeaderTopicLog:
             )
         assert records, "a transaction has records"
         try:
-            offset = self._send_in_transaction(producer, records)
+            offset = self._begin_transaction_and_send(producer, records)
             self.commit_blocking(producer)
         except WorldError:
             self._drop_producer()
@@ -161,7 +161,7 @@ class LeaderTopicLog:
         self._log.on_response()
         return offset
 
-    def _send_in_transaction(self, producer: Producer, records: Sequence[NewTopicRecord]) -> int:
+    def _begin_transaction_and_send(self, producer: Producer, records: Sequence[NewTopicRecord]) -> int:
         """Begin a transaction and send ``records``; returns the offset of the last one.
 
         :raises WriterFencedError: when another worker has opened the log after this worker, or the transaction has
@@ -203,8 +203,8 @@ class LeaderTopicLog:
         except KafkaException as error:
             # Also if this producer is fenced: an earlier attempt may have succeeded, with its response lost.
             raise WorldError(
-                f"it is unknown whether the records were written to topic {self._topic}: {_error_text(error)}; before "
-                "you repeat a change, read whether it has taken effect"
+                f"it is unknown whether the records were written to topic {self._topic}: "
+                f"{_librdkafka_error_text(error)}; before you repeat a change, read whether it has taken effect"
             ) from None
 
     def _make_fenced_error(self, error: KafkaError) -> WriterFencedError:
@@ -281,5 +281,5 @@ def _librdkafka_error_of(error: KafkaException | BufferError | SystemError) -> K
     return reason if isinstance(reason, KafkaError) else KafkaError(KafkaError._FAIL, str(reason))
 
 
-def _error_text(error: KafkaException) -> str:
+def _librdkafka_error_text(error: KafkaException) -> str:
     return _librdkafka_error_of(error).str()

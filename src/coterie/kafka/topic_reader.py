@@ -96,7 +96,7 @@ class TopicReader:
 
     def _advance_and_take_record(self, message: Message) -> TopicRecord | None:
         """The record in ``message``; None for a message that reports the end of a partition, or an error after which
-        librdkafka retries. A record and the end of a partition advance ``positions``.
+        librdkafka retries and which is logged. A record and the end of a partition advance ``positions``.
 
         :raises WorldError: when the records that follow those already read were deleted.
         """

@@ -105,7 +105,7 @@ class TopicsClient:
         self._callbacks_served = self._producer_thread.submit(self._serve_callbacks_then_close_producer)
         self._logs: list[TopicLog | LeaderTopicLog] = []
 
-    async def open_log(
+    async def open_or_create_log(
         self,
         topic: str,
         *,
@@ -125,7 +125,7 @@ class TopicsClient:
             a partition within ``request_timeout_ms``, or has more than one partition although ``needs_one_partition``.
         """
         await self._create_topic_if_missing_and_allowed(topic, partitions, replication_factor, setting_key)
-        partition_count = await self._partition_count(topic)
+        partition_count = await self._wait_for_leaders_and_count_partitions(topic)
         if needs_one_partition and partition_count != 1:
             raise WorldError(
                 f"topic {topic} has {partition_count} partitions, but the order of its records matters: "
@@ -244,9 +244,9 @@ class TopicsClient:
             for topic_partition, end_future in futures.items()
         }
 
-    def log_recovery_after_delivery(self) -> None:
-        """Must be called on the producer's thread for each record that is durable: if a failure to reach the brokers
-        was logged, this logs that they can be reached again."""
+    def log_recovery_if_failure_was_logged(self) -> None:
+        """Log that the brokers can be reached again, if a failure to reach them was logged before; else do nothing.
+        To be called on the producer's thread for each record that is durable."""
         self._log.on_response()
 
     def open_reader(self, topic: str, partition_count: int) -> TopicReader:
@@ -297,7 +297,7 @@ class TopicsClient:
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self.to_world_error(f"cannot create topic {topic}", error) from None
 
-    async def _partition_count(self, topic: str) -> int:
+    async def _wait_for_leaders_and_count_partitions(self, topic: str) -> int:
         """The number of partitions of the topic. Waits until every partition has a leader, which takes a moment for a
         new topic.
 
@@ -369,8 +369,9 @@ _UNSUPPORTED_ERRORS = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_V
 
 
 class TopicLog:
-    """Appends records to one topic and reads them (the seam `Log`). Created by :meth:`TopicsClient.open_log`. A
-    position is the offset after a record; with several partitions, it is the greatest of theirs, as is the end.
+    """Appends records to one topic and reads them (the seam `Log`). Created by
+    :meth:`TopicsClient.open_or_create_log`. A position is the offset after a record; with several partitions, the
+    position of the log is the greatest of the partitions' positions, and its end the greatest of their end offsets.
     :meth:`close` only ends the running :meth:`follow` calls; appends remain possible until
     :meth:`TopicsClient.close`."""
 
@@ -479,7 +480,8 @@ class TopicLog:
             await reader.close()
 
     async def _end_offsets_with_retries(self, reader: TopicReader) -> Mapping[int, int]:
-        """The current end offsets, by partition; retries every second until the brokers respond.
+        """The current end offsets, by partition; after a failure, logs it and retries every second until the brokers
+        respond.
 
         :raises WorldError: when ``reader`` is closed while the brokers do not respond.
         """
@@ -511,7 +513,7 @@ class TopicLog:
                 )
                 loop.call_soon_threadsafe(complete_delivery, failure)
             else:
-                self._topics.log_recovery_after_delivery()
+                self._topics.log_recovery_if_failure_was_logged()
                 loop.call_soon_threadsafe(complete_delivery, offset)
 
         return on_delivery_report

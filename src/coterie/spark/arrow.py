@@ -28,14 +28,14 @@ the same result. Spark reads it when it plans a query, and in each Spark task fr
 
 
 def read_arrow_batches(
-    rows: DataFrame, *, is_small: bool, has_bounded_partitions: bool
+    rows: DataFrame, *, is_small: bool, has_bounded_spark_partitions: bool
 ) -> Generator[pa.RecordBatch, None, None]:
     """Read ``rows`` to the driver, in their order, as Arrow record batches of at most :data:`ARROW_BATCH_ROWS_MAX`
     rows. The caller must close the generator if it does not read to the end.
 
     ``is_small``: whether all rows fit into the driver's memory; they are then collected at once.
-    ``has_bounded_partitions``: whether two Spark partitions fit into the driver's memory; the driver then holds the
-    rows of two Spark partitions at a time: the partition that the caller reads, and the next partition, which Spark
+    ``has_bounded_spark_partitions``: whether two Spark partitions fit into the driver's memory; the driver then holds
+    the rows of two Spark partitions at a time: the partition that the caller reads, and the next partition, which Spark
     computes meanwhile. Otherwise Spark stores the rows on disk (:func:`store_and_yield_arrow_partitions`), and the
     driver holds some record batches.
 
@@ -48,7 +48,7 @@ def read_arrow_batches(
         yield from table.to_batches(ARROW_BATCH_ROWS_MAX)
         return
     schema = to_arrow_schema(rows.schema, timezone="UTC")
-    if not has_bounded_partitions:
+    if not has_bounded_spark_partitions:
         with closing(store_and_yield_arrow_partitions(rows)) as partitions:
             for partition in partitions:
                 # Closed before `partitions`: Java must no longer use the partition when its block is released.

@@ -212,10 +212,10 @@ class CallLedger:
                     pass
         return expired
 
-    def remove_and_check_in_time(self, call_id: CallId) -> bool:
-        """Remove a call that has returned or will never run. Returns False if the call has exceeded its time limit
-        (:class:`TimedOutCall`): its result must then not be used. Returns True for every other call, also for one that
-        still waits."""
+    def remove_and_return_whether_in_time(self, call_id: CallId) -> bool:
+        """Remove a call that has returned or will never run. Returns whether it was in time: False if the call has
+        exceeded its time limit (:class:`TimedOutCall`), so that its result must not be used; True for every other call,
+        also for one that still waits."""
         return not isinstance(self._states.pop(call_id), TimedOutCall)
 
     def remove_waiting_calls(self) -> list[CallId]:

@@ -316,19 +316,20 @@ def _exchange_names_until_held(
             time.sleep(0.001)
 
 
-def _entry_names(folder: Path) -> list[str]:
+def _start_entry_names(folder: Path) -> list[str]:
     """The names in the task's folder ``folder`` that are entries of starts, or the first checkpoint."""
     return [name for name in os.listdir(folder) if _ENTRY_NAME.fullmatch(name)]
 
 
 def _task_start_numbers(folder: Path) -> list[int]:
-    return [task_start_number_of(folder / name) for name in _entry_names(folder)]
+    return [task_start_number_of(folder / name) for name in _start_entry_names(folder)]
 
 
 def find_checkpoint_directory(folder: Path) -> Path | None:
     """The path of the checkpoint directory in ``folder``; None when no entry is a directory with a lineage."""
     return next(
-        (folder / name for name in _entry_names(folder) if not is_checkpoint_taken_over_or_absent(folder / name)), None
+        (folder / name for name in _start_entry_names(folder) if not is_checkpoint_taken_over_or_absent(folder / name)),
+        None,
     )
 
 

@@ -233,7 +233,11 @@ class Converter:
         value = F.when(flat.isNotNull(), flat_value).otherwise(items["items"][0])
         if self.has_schema_envelope:
             # A record without the fields schema and payload is not an envelope: it is bad, and not a null.
-            is_good &= value.isNull() | value["payload"].isNotNull() | _has_all_keys(text, ("schema", "payload"))
+            is_good &= (
+                value.isNull()
+                | value["payload"].isNotNull()
+                | _has_all_json_keys_condition(text, ("schema", "payload"))
+            )
             value = value["payload"]
         is_null = F.col(self.key_or_value_side).isNull()
         if ERROR_COLUMN in records.columns:
@@ -277,7 +281,7 @@ class Converter:
         return f"the record's {side} is not JSON with the columns of {side}.schema{envelope}"
 
 
-def _has_all_keys(text: Column, names: tuple[str, ...]) -> Column:
+def _has_all_json_keys_condition(text: Column, names: tuple[str, ...]) -> Column:
     """Whether ``text`` is a JSON object with all keys ``names``; never null."""
     keys = F.json_object_keys(text)
     has_all = F.lit(True)

@@ -69,10 +69,10 @@ def _quotes_secret(error: BaseException) -> bool:
     of the other exceptions (causes, context) that Python prints with it. Files, lines and classes in the traceback do
     not count: a short value may be a part of them."""
     shown = traceback.TracebackException.from_exception(error, limit=0, compact=True)
-    return any(hide_secrets(text) != text for text in _messages(shown))
+    return any(hide_secrets(text) != text for text in _messages_and_notes_with_causes(shown))
 
 
-def _messages(shown: traceback.TracebackException) -> Iterator[str]:
+def _messages_and_notes_with_causes(shown: traceback.TracebackException) -> Iterator[str]:
     """The messages and notes of the exception ``shown`` and of its causes; for a SyntaxError also the line of code."""
     yield str(shown)
     yield from map(str, getattr(shown, "__notes__", None) or ())
@@ -80,7 +80,7 @@ def _messages(shown: traceback.TracebackException) -> Iterator[str]:
         yield shown.text or ""
     for other in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
         if other is not None:
-            yield from _messages(other)
+            yield from _messages_and_notes_with_causes(other)
 
 
 def _hide_secrets_in_field(value: Any) -> Any:
@@ -95,9 +95,9 @@ def _hide_secrets_in_field(value: Any) -> Any:
     return value
 
 
-def has_lost_jvm_connection(error: BaseException) -> bool:
-    """Whether ``error`` or one of its causes can be that of a call of a JVM that has ended. An exception that Java
-    raised is not: the JVM runs."""
+def may_be_lost_jvm_error(error: BaseException) -> bool:
+    """Whether ``error`` may be due to the end of the JVM: ``error`` or one of its causes is a ConnectionError, or an
+    error of py4j that wraps no exception of Java. False for an exception that Java raised: the JVM runs then."""
     cause: BaseException | None = error
     while cause is not None:
         is_of_py4j = isinstance(cause, Py4JError) and not isinstance(cause, Py4JJavaError)
@@ -175,7 +175,7 @@ def _python_failure_message(message: str) -> str | None:
     return f"A function in Python raised {_join_into_short_line(exception_line)}{position}"
 
 
-def message_of_raise_error(error: BaseException) -> str | None:
+def message_passed_to_raise_error(error: BaseException) -> str | None:
     """The message that an expression of a query passed to ``raise_error``; None when ``error`` has another cause. Such
     a query fails again after a restart, because the rows are the same."""
     match_ = _RAISE_ERROR_PATTERN.search(str(error))

@@ -87,7 +87,11 @@ def _open_http_client() -> httpx.Client:
 def _fetch_jar(
     client: httpx.Client, jar: Jar, folder: Path, repository_url: str, on_chunk: Callable[[Jar, int], None]
 ) -> None:
-    """Fetch one jar; see :func:`fetch_and_replace_jars`. ``repository_url`` ends without a slash."""
+    """Fetch one jar into ``folder``, compare its SHA-256 with the pinned one, and replace an existing file.
+    ``repository_url`` ends without a slash. ``on_chunk``: see :func:`fetch_and_replace_jars`.
+
+    :raises WorldError: as :func:`fetch_and_replace_jars`.
+    """
     shown_url = _url_without_credentials(repository_url)
     digest, size_bytes = hashlib.sha256(), 0
     with _create_locked_download_file(folder, jar) as download:

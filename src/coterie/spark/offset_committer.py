@@ -51,8 +51,9 @@ class HasGroupOffsets(Protocol):
 
 
 class OffsetCommitter:
-    """Commits the offsets of the queries that ``running_and_stopping_queries`` returns, at intervals of
-    ``interval_ms``."""
+    """Commits the offsets that the queries of ``running_and_stopping_queries`` have read to the consumer groups of
+    their connectors, at intervals of ``interval_ms``. The sources of the queries are asked for the offsets by calls of
+    ``calls``."""
 
     def __init__(
         self, running_and_stopping_queries: Callable[[], Sequence[TaskQuery]], interval_ms: int, calls: PluginCalls

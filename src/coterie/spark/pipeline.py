@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_of
 from coterie.spark import transforms
 from coterie.spark.bad_records.keys import BadRecordSettings, read_bad_record_settings
-from coterie.spark.bad_records.queue import DeadLetterQueue, make_queue_if_dead_letters
+from coterie.spark.bad_records.queue import DeadLetterQueue, make_dead_letter_queue_if_configured
 from coterie.spark.connector_keys import TASKS_MAX_ENFORCE_KEY, common_connector_definition
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
@@ -106,7 +106,9 @@ class Pipeline:
             bad_record_settings=tolerance,
             dead_letter_queue=None
             if tolerance is None or needs_no_queue
-            else make_queue_if_dead_letters(tolerance.dead_letter_destination, config, worker_kafka_properties),
+            else make_dead_letter_queue_if_configured(
+                tolerance.dead_letter_destination, config, worker_kafka_properties
+            ),
             timeouts=TaskTimeoutsAndRestarts.of(config),
             trigger_interval_ms=common_connector_definition().required_value(config, "trigger.interval.ms", int),
         )
@@ -123,7 +125,7 @@ def task_configs(
     """
     source = configured_source(resolved_config, {})
     inferred = source.config.values_by_user_key(manifest.inferred_values)
-    split = split_with_digests_if_references(manifest.split, source, config)
+    split = use_digests_in_split_if_references(manifest.split, source, config)
     return [
         {
             **inferred,
@@ -141,7 +143,7 @@ def task_configs(
     ]
 
 
-def split_with_digests_if_references(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
+def use_digests_in_split_if_references(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
     """``split`` as it is stored: with digests (:meth:`Split.with_digests_if_hash_split`) if a value that identifies
     the input of ``source`` contains a reference in ``config``, the connector's config with unresolved references."""
     keys = (source.config.user_key(name) for name in source.plugin.identity_keys)

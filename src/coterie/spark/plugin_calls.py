@@ -161,7 +161,7 @@ class PluginCalls:
         call = PluginCall(self, subject, function, on_abandon)
         ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            failure = self._ensure_timer_or_failure_message(subject)
+            failure = self._ensure_timer_and_explain_refusal(subject)
             if failure is None:
                 call.call_id = self._ledger.add(queue, ends_at_s=ends_at_s)
                 self._call_by_id[call.call_id] = call
@@ -171,7 +171,7 @@ class PluginCalls:
         call.future.set_exception(WorldError(failure))
         return call
 
-    def _ensure_timer_or_failure_message(self, subject: str) -> str | None:
+    def _ensure_timer_and_explain_refusal(self, subject: str) -> str | None:
         """Start the thread that watches the time limits, unless it runs. The caller holds the lock.
 
         Returns why a call of ``subject`` cannot begin: the calls are closed, or the system starts no further thread;
@@ -267,7 +267,7 @@ class PluginCalls:
         for call_id in self._ledger.mark_next_calls_running(time.monotonic()):
             call = self._call_by_id[call_id]
             if not call.future.set_running_or_notify_cancel():
-                self._ledger.remove_and_check_in_time(call_id)
+                self._ledger.remove_and_return_whether_in_time(call_id)
                 del self._call_by_id[call_id]
                 continue
             call.thread = threading.Thread(
@@ -276,7 +276,7 @@ class PluginCalls:
             try:
                 call.thread.start()
             except RuntimeError as error:
-                self._ledger.remove_and_check_in_time(call_id)
+                self._ledger.remove_and_return_whether_in_time(call_id)
                 del self._call_by_id[call_id]
                 call.thread = None
                 self._unstarted.append((call, NoThreadError(_no_thread_text(call.subject, error))))
@@ -293,7 +293,7 @@ class PluginCalls:
             error = as_exception(raised)
         assert call.call_id is not None
         with self._changed:
-            is_needed = self._ledger.remove_and_check_in_time(call.call_id)
+            is_needed = self._ledger.remove_and_return_whether_in_time(call.call_id)
             del self._call_by_id[call.call_id]
             if not self._is_closed:
                 self._start_permitted_calls()

@@ -35,7 +35,7 @@ from coterie.spark.failures import (
     hide_secrets_in_exceptions,
     java_error_message,
     java_exception_of,
-    message_of_raise_error,
+    message_passed_to_raise_error,
     message_with_trace_unless_coterie_error,
 )
 from coterie.spark.fence import Fence, FencedError
@@ -101,8 +101,8 @@ class TaskQuery:
 
     @property
     def restart_policy(self) -> RestartPolicy:
-        """When the query is started again after its last failure. A batch that is too large counts as a failure, but
-        gets one restart also with ``errors.restart.max=0``."""
+        """The policy for the restarts of the query after its last failure: that of the task's config. But after a batch
+        that was too large (BatchTooLargeError) one restart is allowed also with ``errors.restart.max=0``."""
         policy = self.timeouts.restart_policy
         return replace(policy, restarts_max=policy.restarts_max or 1) if self._needs_restart else policy
 
@@ -136,7 +136,7 @@ class TaskQuery:
 
     def _start_with_trigger(self, trigger: dict[str, Any]) -> StreamingQuery:
         """Start the query with the trigger ``trigger``, as :meth:`_start_closing_sinks_on_error`; but do not close the
-        sinks if the start fails."""
+        sinks if the start fails. Raises the exceptions of :meth:`start`."""
         pipeline = self._pipeline
         # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
@@ -198,7 +198,7 @@ class TaskQuery:
             while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.fence.is_closed:
                     raise FencedError
-                if (timeout_message := self.mark_failed_and_describe_batch_timeout()) is not None:
+                if (timeout_message := self.mark_failed_and_describe_if_batch_timed_out()) is not None:
                     raise WorldError(timeout_message)
         except Exception as error:
             if self.fence.is_closed:
@@ -229,7 +229,7 @@ class TaskQuery:
     def source(self) -> Source:
         return self._pipeline.source
 
-    def mark_failed_and_describe_batch_timeout(self) -> str | None:
+    def mark_failed_and_describe_if_batch_timed_out(self) -> str | None:
         """A message if the running batch has taken longer than ``task.batch.timeout.ms``, else None. The message is
         also assigned to :attr:`permanent_failure`. The query continues to run: the caller must stop it."""
         batch_and_start_s, limit_ms = self._running_batch_and_start_s, self._pipeline.timeouts.batch_timeout_ms
@@ -419,8 +419,8 @@ class TaskQuery:
                 batch_id=batch_id,
                 rows=rows,
                 is_small=is_small,
-                compute_has_bounded_partitions=partial(
-                    self._pipeline.source.has_bounded_partitions,
+                compute_has_bounded_spark_partitions=partial(
+                    self._pipeline.source.has_bounded_spark_partitions,
                     batch.sparkSession,
                     self.held_checkpoint.path,
                     batch_id,
@@ -456,7 +456,7 @@ class TaskQuery:
                 self.sink_rejection = sink_rejection_text(error)
             raise
         except Exception as error:
-            self.permanent_failure = message_of_raise_error(error)
+            self.permanent_failure = message_passed_to_raise_error(error)
             self._last_failure = f"Batch {batch_id} failed: {error_message(error)}"
             self.is_server_unreachable = may_kafka_retry_succeed(java_exception_of(error))
             raise
@@ -475,19 +475,21 @@ class TaskQuery:
         """
         sink, tolerance = self._pipeline.sink, self._pipeline.bad_record_settings
         if tolerance is None:
-            return [self._clean_up_at_end(clean_up_stack, sink.stage(whole_batch))], BadRowSummary
+            return [self._register_clean_up(clean_up_stack, sink.stage(whole_batch))], BadRowSummary
         if isinstance(tolerance.dead_letter_destination, sink.atomic_dead_letter_destinations):
             separator = BadRowSeparator(
                 whole_batch.rows,
                 is_small=whole_batch.is_small,
-                has_bounded_partitions=lambda: whole_batch.has_bounded_partitions,
+                has_bounded_spark_partitions=lambda: whole_batch.has_bounded_spark_partitions,
             )
             batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
-            return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary_so_far
+            return [
+                self._register_clean_up(clean_up_stack, sink.stage(batch))
+            ], lambda: separator.bad_row_summary_so_far
         if self._pipeline.dead_letter_queue is None and not tolerance.logs_bad_record_counts:
             # Only the good rows are evaluated: no second evaluation exists that could give other rows.
             return [
-                self._clean_up_at_end(
+                self._register_clean_up(
                     clean_up_stack, sink.stage(replace(whole_batch, rows=good_rows(whole_batch.rows)))
                 )
             ], BadRowSummary
@@ -496,18 +498,19 @@ class TaskQuery:
         staged_batches: list[StagedBatch] = []
         if self._pipeline.dead_letter_queue is not None and summary.count:
             staged_batches.append(
-                self._clean_up_at_end(
+                self._register_clean_up(
                     clean_up_stack, self._pipeline.dead_letter_queue.stage(replace(whole_batch, rows=bad_rows(rows)))
                 )
             )
         staged_batches.append(
-            self._clean_up_at_end(clean_up_stack, sink.stage(replace(whole_batch, rows=good_rows(rows))))
+            self._register_clean_up(clean_up_stack, sink.stage(replace(whole_batch, rows=good_rows(rows))))
         )
         return staged_batches, lambda: summary
 
     @staticmethod
-    def _clean_up_at_end(clean_up_stack: ExitStack, staged_batch: StagedBatch) -> StagedBatch:
-        """Return ``staged_batch``, after registering its :meth:`StagedBatch.clean_up` with ``clean_up_stack``."""
+    def _register_clean_up(clean_up_stack: ExitStack, staged_batch: StagedBatch) -> StagedBatch:
+        """Register :meth:`StagedBatch.clean_up` of ``staged_batch`` with ``clean_up_stack``, which calls it at its end;
+        return ``staged_batch``."""
         clean_up_stack.callback(staged_batch.clean_up)
         return staged_batch
 

@@ -254,7 +254,7 @@ class SparkTaskRuntime:
     # -- on threads ---------------------------------------------------------------------------------------------------
 
     def _open_blocking(self) -> None:
-        """Do the work of :meth:`open`. Blocks, and is called on a thread."""
+        """Do the work of :meth:`open`. Blocks, and is called on a thread. Raises the exceptions of :meth:`open`."""
         config = self._config
         with plugin_stage("import"):
             source_by_name()  # The event loop uses the imported plug-ins, and must not wait for an import.

@@ -205,7 +205,7 @@ class Source(Protocol):
         """
         ...
 
-    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+    def has_bounded_spark_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether each Spark partition of the planned batch ``batch_id`` has at most about twice
         :data:`SPARK_PARTITION_BYTES_MAX` of input, so that the driver may hold two of them. Judged by the plan in
         ``checkpoint``, after :meth:`is_batch_small` was False. False if the plan does not contain the sizes: Spark then
@@ -263,18 +263,19 @@ class Batch:
     """The rows, with the columns of :meth:`Sink.to_sink_columns`."""
     is_small: bool
     """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
-    compute_has_bounded_partitions: Callable[[], bool] = lambda: False
-    """Returns the result of :meth:`Source.has_bounded_partitions` for the batch."""
+    compute_has_bounded_spark_partitions: Callable[[], bool] = lambda: False
+    """Returns the result of :meth:`Source.has_bounded_spark_partitions` for the batch."""
     bad_row_separator: BadRowSeparator | None = None
     """Separates the batch's good and bad rows, for a sink that writes both in one transaction
     (:attr:`Sink.atomic_dead_letter_destinations`); else None. Such a sink takes its rows from this separator and not
     from :attr:`rows`, which are the good rows of another evaluation."""
 
     @property
-    def has_bounded_partitions(self) -> bool:
-        """Whether the driver may hold the rows of two Spark partitions; see :meth:`Source.has_bounded_partitions`. The
-        source computes it at each call, so only a sink whose driver reads the rows calls it."""
-        return self.is_small or self.compute_has_bounded_partitions()
+    def has_bounded_spark_partitions(self) -> bool:
+        """Whether the driver may hold the rows of two Spark partitions: see
+        :meth:`Source.has_bounded_spark_partitions`. The source computes it at each call, so only a sink
+        whose driver reads the rows calls it."""
+        return self.is_small or self.compute_has_bounded_spark_partitions()
 
 
 class StagedBatch(Protocol):
@@ -321,7 +322,7 @@ class HasConsumerGroup(Protocol):
 
 
 @runtime_checkable
-class MayRecreatePartitions(Protocol):
+class HasRecreatablePartitions(Protocol):
     """A source class whose input may be deleted and created again under its name. The new input is another source
     partition, but clients name both by the same partition of an offset."""
 

@@ -8,7 +8,10 @@ FUNCTIONS_THAT_CALL_JAVA: tuple[str, ...] = ("java_method", "reflect", "try_refl
 
 def new_session_without_java_functions(spark: SparkSession) -> SparkSession:
     """A new session of the application of ``spark``, without :data:`FUNCTIONS_THAT_CALL_JAVA`: a condition or query of
-    a connector must not end the worker or read its environment."""
+    a connector must not end the worker or read its environment.
+
+    :raises RuntimeError: when Spark has no such function: Coterie does not support this version of Spark.
+    """
     session = spark.newSession()
     jvm = session._jvm
     assert jvm is not None

@@ -22,7 +22,7 @@ from coterie.spark.call_ledger import CallQueueSpec
 from coterie.spark.checkpoint import HeldCheckpoint, find_batch_id_in_flight, is_checkpoint_taken_over_or_absent
 from coterie.spark.connector_keys import common_connector_definition
 from coterie.spark.events import EventQueue
-from coterie.spark.failures import error_message, has_lost_jvm_connection
+from coterie.spark.failures import error_message, may_be_lost_jvm_error
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest, PositionChange
@@ -39,13 +39,13 @@ from coterie.spark.generations.updater import (
     read_newest_plan_or_manifest,
 )
 from coterie.spark.in_flight import config_for_batch_in_flight
-from coterie.spark.pipeline import Pipeline, split_source, split_with_digests_if_references, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, task_configs, use_digests_in_split_if_references
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, wrap_in_plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity, source_class
 from coterie.spark.positions import Positions
 from coterie.spark.query import TakenOverInSinkError, TaskQuery
 from coterie.spark.redaction import new_redacting_session
-from coterie.spark.seams import HasConsumerGroup, MayRecreatePartitions, Source, TaskCheckpointLineage
+from coterie.spark.seams import HasConsumerGroup, HasRecreatablePartitions, Source, TaskCheckpointLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
@@ -175,7 +175,7 @@ class Splitter:
             has_generation = any(GENERATION_KEY in task for task in configs_of_checkpointed_tasks)
             request = GenerationRequest(
                 config=config,
-                split=split_with_digests_if_references(split, source, config),
+                split=use_digests_in_split_if_references(split, source, config),
                 identify_sink=wrap_in_plugin_stage("definition", self._sink_identity),
                 find_initial_positions=wrap_in_plugin_stage(
                     "initial_positions", partial(source.plugin.initial_positions, source.config)
@@ -283,7 +283,7 @@ class Splitter:
                 if newest_document is None or self._is_source_class_surely_changed(newest_document.config, config)
                 else newest_document.split.source_partitions
             )
-            if positions and isinstance(source.plugin, MayRecreatePartitions):
+            if positions and isinstance(source.plugin, HasRecreatablePartitions):
                 # Otherwise the positions of deleted input would still be shown for the changed partitions.
                 known = self._read_reached_positions(folder_of_connector, source.plugin.position_store, config)
                 with plugin_stage("former_partitions"):
@@ -431,7 +431,7 @@ class Splitter:
                 raise FencedError
             yield
         except Exception as error:
-            if driver is not None and has_lost_jvm_connection(error):
+            if driver is not None and may_be_lost_jvm_error(error):
                 driver.await_exit_report_or_timeout(timeout_s=JVM_EXIT_TIMEOUT_S)
             try:
                 self._running_driver()
@@ -499,9 +499,9 @@ class Splitter:
         """Whether a former and a newer config of a connector name two classes of sources
         (:data:`IsSourceClassChanged`). False if one of the classes is not known on this worker."""
         try:
-            return self._source_class_or_config_error(former_config) is not self._source_class_or_config_error(
-                newer_config
-            )
+            return self._source_class_or_raise_config_error(
+                former_config
+            ) is not self._source_class_or_raise_config_error(newer_config)
         except ConfigError:
             return False  # The class may have got another name.
 
@@ -515,7 +515,7 @@ class Splitter:
             positions.
         """
         try:
-            return self._source_class_or_config_error(generation_config)
+            return self._source_class_or_raise_config_error(generation_config)
         except ConfigError as error:
             names = [generation_config[key] for key in ("source.class", "connector.class") if key in generation_config]
             raise SplitOrOffsetChangeAbortedError(
@@ -524,7 +524,7 @@ class Splitter:
                 "this worker and restart the worker, or try again on a worker that has the plug-in"
             ) from error
 
-    def _source_class_or_config_error(self, config: Mapping[str, str]) -> type[Source]:
+    def _source_class_or_raise_config_error(self, config: Mapping[str, str]) -> type[Source]:
         """The class of source that a connector's config names.
 
         :raises ConfigError: when the class is missing or not known on this worker.
@@ -573,7 +573,7 @@ class Splitter:
         )
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
-            split=split_with_digests_if_references(split, source, task_configs_[0]),
+            split=use_digests_in_split_if_references(split, source, task_configs_[0]),
             config={key: value for key, value in task_configs_[0].items() if not key.startswith("task.")},
             inferred_values={},
             positions={},
@@ -704,9 +704,9 @@ class _TimeLimitedPositionStore:
         with plugin_stage("position_store.read"):
             return self.store.read(checkpoint, source_partitions)
 
-    def initialize(self, checkpoint: Path, positions: Positions) -> None:
-        with plugin_stage("position_store.initialize"):
-            self.store.initialize(checkpoint, positions)
+    def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:
+        with plugin_stage("position_store.write_to_new_checkpoint"):
+            self.store.write_to_new_checkpoint(checkpoint, positions)
 
 
 def _time_limited_store(store: PositionStore) -> PositionStore:

@@ -282,7 +282,7 @@ class Supervisor:
         elif (stopping_run := self._find_stopping_run(task)) is not None:
             await self._wait_for_stop_or_abandonment(
                 self._submit_stop_call(
-                    stopping_run, partial(_wait_for_run_end_then_fence, stopping_run, deadline_s), deadline_s
+                    stopping_run, partial(_wait_for_run_end_then_close_fence, stopping_run, deadline_s), deadline_s
                 )
             )
         self._events.drop_events_of_task(task)
@@ -597,7 +597,7 @@ class Supervisor:
         except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything; it is this task's failure
             self._running_driver()
             log.warning("Task %s: the query did not start: %.500s", run.task, error_message(error))
-            if _is_known_taken_over(query):
+            if _is_checkpoint_known_taken_over(query):
                 return _checkpoint_taken_over_event(run)
             reason = f"The query did not start: {message_with_trace_unless_coterie_error(error)}"
             return TaskDied(
@@ -704,7 +704,7 @@ class Supervisor:
             if is_due and self._try_change_run_state(run, state, restarting):
                 self._submit_restart(RETRY_CALLS, run, restarting)
             return
-        if (timeout_message := query.mark_failed_and_describe_batch_timeout()) is not None:
+        if (timeout_message := query.mark_failed_and_describe_if_batch_timed_out()) is not None:
             # The herder then stops the task without grace, which cancels the batch's Spark jobs.
             died_event = TaskDied(task=run.task, trace=timeout_message, holds_checkpoint=True, can_restart=False)
             self._try_change_run_state(run, state, QueryFailedState(query=query), died_event)
@@ -781,7 +781,7 @@ class Supervisor:
         try:
             query.update_server_reachability()
             reason = query.end_reason()
-            is_checkpoint_held = not _is_known_taken_over(query)
+            is_checkpoint_held = not _is_checkpoint_known_taken_over(query)
         except Exception as error:  # noqa: BLE001 - no caller reads the exceptions of this thread
             reason, is_checkpoint_held = f"The query failed, and reading the cause failed too: {error}", True
         if not is_checkpoint_held:
@@ -937,7 +937,7 @@ class Supervisor:
             return True
 
 
-def _wait_for_run_end_then_fence(run: SupervisedTaskRun, deadline_s: float) -> None:
+def _wait_for_run_end_then_close_fence(run: SupervisedTaskRun, deadline_s: float) -> None:
     """Wait for the end of a run that another thread stops, until the monotonic second ``deadline_s`` at most. Then
     close its fence: reject further commits and wait, without limit, for its running commit."""
     run.has_ended.wait(max(0, deadline_s - time.monotonic()))
@@ -978,8 +978,9 @@ def _try_record_stop_unless_taken_over(run: SupervisedTaskRun, query: TaskQuery 
         )
 
 
-def _is_known_taken_over(query: TaskQuery) -> bool:
-    """Whether another start has taken over the checkpoint of ``query``, as far as this worker can read its folder."""
+def _is_checkpoint_known_taken_over(query: TaskQuery) -> bool:
+    """Whether another start has taken over the checkpoint of ``query``. False also when this worker cannot read the
+    checkpoint's folder."""
     try:
         return query.was_checkpoint_taken_over
     except OSError as error:

@@ -77,8 +77,8 @@ def validate_config(
     """The definitions, values and errors of all keys of a connector with ``config_with_references``.
 
     ``resolve`` returns a config with its references to secrets resolved. The result has the references, not the
-    secrets. If a reference cannot be resolved, only that is an error. The other parameters, and the exceptions, are
-    those of :func:`config_errors`.
+    secrets. If a reference cannot be resolved, only that is an error. If properties of a Kafka client have values of
+    another type, only these are errors. The other parameters, and the exceptions, are those of :func:`config_errors`.
     """
     name = config_with_references.get("connector.class", "")
     try:
@@ -91,7 +91,7 @@ def validate_config(
     spark = new_redacting_session(spark, config_with_references, config)
     source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
     if mistyped := _mistyped_client_property_errors(spark, source, sink):
-        shown = _shown_errors(mistyped, config_with_references, config)
+        shown = _errors_with_secrets_hidden(mistyped, config_with_references, config)
         infos = make_config_infos(
             name,
             connector_definition(config, source, sink),
@@ -108,7 +108,7 @@ def validate_config(
     errors |= plugin_version_errors(config) | wrong_plugin_type_errors(definition, config)
     for key, messages in definition.errors(config).items():
         errors.setdefault(key, messages)
-    shown_errors = _shown_errors(errors, config_with_references, config)
+    shown_errors = _errors_with_secrets_hidden(errors, config_with_references, config)
     return make_config_infos(name, definition, config, shown_errors, config_with_references=config_with_references)
 
 
@@ -132,7 +132,7 @@ def _mistyped_client_property_errors(
     return errors
 
 
-def _shown_errors(
+def _errors_with_secrets_hidden(
     errors: Mapping[str, Sequence[str]], config_with_references: Mapping[str, str], config: Mapping[str, str]
 ) -> dict[str, list[str]]:
     """``errors`` with the references of ``config_with_references`` in place of the secrets of ``config``."""
@@ -260,8 +260,8 @@ def _inferred_values_to_keep(
 ) -> Mapping[str, str]:
     """The inferred values of the present checkpoint generation that the next generation keeps, by key: all of them if
     the source still has one of the partitions that the tasks read, else none. This is the rule of
-    :meth:`coterie.spark.generations.updater.GenerationRequest.inferred_values`. Columns that a former config set are
-    not kept.
+    :meth:`coterie.spark.generations.updater.GenerationRequest.keep_or_infer_values`. Columns that a former config
+    set are not kept.
 
     :raises ConfigError, WorldError: see :meth:`Source.list_source_partitions`.
     """
@@ -314,7 +314,7 @@ def _bad_record_key_errors(
             return {path_key: [f"Readers of the sink's folder would read the bad records in {path}; name another one"]}
     if not is_atomic:
         try:
-            errors = queue.find_destination_errors(
+            errors = queue.find_dead_letter_destination_errors(
                 spark, tolerance.dead_letter_destination, config, source.config.worker_kafka_properties
             )
         except ConfigError as error:

@@ -64,7 +64,7 @@ def run_warm_up_queries(spark: SparkSession, scratch_folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_spark_to_write_archive(config: SparkConfig) -> None:
+def run_spark_to_write_class_archive(config: SparkConfig) -> None:
     """Write the archive of classes for workers with this config (:func:`archive_path`): start Spark as such a worker
     does, warm it up, and end it. At its end Java writes an archive of the classes that it has loaded.
 

@@ -166,7 +166,7 @@ async def test_a_randomly_bad_record_is_lost_or_doubled_if_good_and_bad_rows_are
     def twice(separator: BadRowSeparator) -> SeparatedRows:
         second = divide(
             BadRowSeparator(
-                separator._classified_rows, is_small=separator._is_small, has_bounded_partitions=lambda: True
+                separator._classified_rows, is_small=separator._is_small, has_bounded_spark_partitions=lambda: True
             )
         )
         with closing(second):

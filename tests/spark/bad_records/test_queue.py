@@ -68,7 +68,7 @@ def test_an_error_of_a_folder_of_bad_records_names_only_its_key(
 
 def errors_of(folder: Path) -> dict[str, list[str]]:
     spark: Any = None
-    return queue.find_destination_errors(spark, DeadLetterFolder(path=folder), {}, {})
+    return queue.find_dead_letter_destination_errors(spark, DeadLetterFolder(path=folder), {}, {})
 
 
 def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ SERVERS = {"producer.override.bootstrap.servers": "localhost:9092"}
 def queue_target(**config: str) -> KafkaTarget:
     """The target for bad records in a topic, of a connector whose sink is not a KafkaSink."""
     dead_letters = DeadLetterTopic(topic="bad", replication_factor=1, has_context_headers=False)
-    made = queue.make_queue_if_dead_letters(
+    made = queue.make_dead_letter_queue_if_configured(
         dead_letters, SERVERS | {key.replace("__", "."): value for key, value in config.items()}, {}
     )
     assert made is not None

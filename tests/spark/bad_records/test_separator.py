@@ -26,7 +26,7 @@ async def test_metrics_contain_all_fields_of_the_first_bad_row_also_if_it_has_no
     spark: SparkSession = rig.session
     bad = bad_row(stage="VALUE_CONVERTER", message="no", topic=topic)
     classified = spark.createDataFrame([(1, None), (2, bad), (3, None)], TYPE).coalesce(1)
-    separator = BadRowSeparator(classified, is_small=False, has_bounded_partitions=lambda: True)
+    separator = BadRowSeparator(classified, is_small=False, has_bounded_spark_partitions=lambda: True)
     rows = separator.with_bad_row_metrics()
     if is_stored:
         list(store_and_yield_arrow_partitions(rows))

@@ -23,7 +23,7 @@ from tests.spark.generations.killed import WorldOnDisk, end, forked, prepared
 from tests.spark.generations.model import Files, Topic
 
 STEPS: dict[str, tuple[Any, str]] = {
-    "close": (updater, "close_generation_before"),
+    "close": (updater, "close_generation_and_return_stored_plan"),
     "take over": (ResplitFinisher, "take_over_checkpoints"),
     "batches in flight": (ResplitFinisher, "run_batches_in_flight"),
     "publish": (ResplitFinisher, "publish_next_generation"),

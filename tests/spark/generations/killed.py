@@ -22,7 +22,7 @@ from coterie.spark.generations.layout import GenerationId, generation_folder, ne
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.resplit import (
     SupersededError,
-    close_generation_before,
+    close_generation_and_return_stored_plan,
     record_task_stopped,
     remove_all_but_last_two_generations,
 )
@@ -84,7 +84,7 @@ def resplit(world: WorldOnDisk, number: int, at: Callable[[str], None]) -> None:
         newest.append(finisher.read_newest_manifest())
 
     steps: dict[str, Callable[[], object]] = {
-        "a": lambda: close_generation_before(world.connector, world.plan(number + 1)),
+        "a": lambda: close_generation_and_return_stored_plan(world.connector, world.plan(number + 1)),
         "b": release_all,
         "c": lambda: held.extend(finisher.take_over_checkpoints(number)),
         "d": lambda: finisher.run_batches_in_flight(number, held),

@@ -32,7 +32,7 @@ from coterie.spark.generations.manifest import GenerationPlan, Manifest, Positio
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
-    close_generation_before,
+    close_generation_and_return_stored_plan,
     record_task_stopped,
     remove_all_but_last_two_generations,
     write_legacy_layout_manifest_if_absent,
@@ -336,7 +336,7 @@ class World:
                 if number == 0:
                     write_legacy_layout_manifest_if_absent(self.connector, self.flat)
                 if read_plan_of_next_generation(generation) is None and (number == 0 or self.rng.random() < 0.5):
-                    close_generation_before(self.connector, self.plan(number + 1))
+                    close_generation_and_return_stored_plan(self.connector, self.plan(number + 1))
                 if is_generation_closed_or_removed(generation):
                     finisher.create_next_generation(number)
         except SupersededError:
@@ -404,7 +404,7 @@ class World:
         finisher = self.finisher()
         if number == 0:
             write_legacy_layout_manifest_if_absent(self.connector, self.flat)
-            close_generation_before(self.connector, self.plan(1))
+            close_generation_and_return_stored_plan(self.connector, self.plan(1))
         if number is None:
             number = finisher.create_first_generation(self.plan(1)).generation.number
         elif is_generation_closed_or_removed(generation_folder(self.connector, number)):
@@ -417,7 +417,7 @@ class World:
             inferred_values={},
             initial_positions=self.source.initial_positions(),
         )
-        close_generation_before(self.connector, last)
+        close_generation_and_return_stored_plan(self.connector, last)
         manifest = finisher.create_next_generation(number)
         remove_all_but_last_two_generations(self.connector)
         held = take_over_in_open_generation(generation_folder(self.connector, number + 1), manifest.generation, 0)

@@ -91,7 +91,7 @@ def test_partitions_of_a_recreated_topic_are_other_parts() -> None:
 def test_kafka_offsets_are_those_of_the_last_committed_batch_or_else_of_the_seed(tmp_path: Path) -> None:
     store, parts = KafkaPositionStore(), ("a:0@x", "a:1@x", "b:0@y")
     assert store.read(tmp_path, parts) == {}
-    store.initialize(tmp_path, {"a:0@x": 1, "b:0@y": 0})
+    store.write_to_new_checkpoint(tmp_path, {"a:0@x": 1, "b:0@y": 0})
     assert store.read(tmp_path, parts) == {"a:0@x": 1, "b:0@y": 0}
     commit_empty_batches(tmp_path, '{"a":{"0":5},"b":{"0":0}}', batch_count=1)
     assert store.read(tmp_path, parts) == {"a:0@x": 5, "b:0@y": 0}
@@ -99,12 +99,12 @@ def test_kafka_offsets_are_those_of_the_last_committed_batch_or_else_of_the_seed
 
 def test_partitions_of_a_topic_and_of_its_recreation_do_not_fit_into_one_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="two topic ids"):
-        KafkaPositionStore().initialize(tmp_path, {"a:0@x": 1, "a:0@y": 0})
+        KafkaPositionStore().write_to_new_checkpoint(tmp_path, {"a:0@x": 1, "a:0@y": 0})
 
 
 def test_files_are_read_from_a_seeded_log_and_nothing_is_seeded_without_files(tmp_path: Path) -> None:
     store = FilePositionStore()
-    store.initialize(tmp_path / "none", {})
+    store.write_to_new_checkpoint(tmp_path / "none", {})
     assert not (tmp_path / "none").exists()
-    store.initialize(tmp_path, {"file:///a": 7})
+    store.write_to_new_checkpoint(tmp_path, {"file:///a": 7})
     assert store.read(tmp_path, ()) == {"file:///a": 7}

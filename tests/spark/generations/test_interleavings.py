@@ -161,8 +161,8 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
         def read(self, checkpoint: Path, parts: Sequence[str]) -> Mapping[str, int]:
             return next(self._read)
 
-        def initialize(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
-            self._store.initialize(checkpoint, positions)
+        def write_to_new_checkpoint(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
+            self._store.write_to_new_checkpoint(checkpoint, positions)
 
     patch.setattr(ResplitFinisher, "take_over_checkpoints", read_and_take)
     patch.setattr(

@@ -18,7 +18,7 @@ from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_pl
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
-    close_generation_before,
+    close_generation_and_return_stored_plan,
     record_task_stopped,
 )
 from coterie.spark.generations.split import Split, SplitFunction
@@ -115,12 +115,12 @@ def test_an_unfinished_re_split_of_another_worker_is_finished_first(tmp_path: Pa
     owner(tmp_path).update(request_of(PARTS, known=False))
     theirs = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
     generation = GenerationId(number=2, id="theirs")
-    close_generation_before(tmp_path, plan(generation, theirs))
+    close_generation_and_return_stored_plan(tmp_path, plan(generation, theirs))
     with pytest.raises(SupersededError, match="has created checkpoint generation 2-theirs"):
         owner(tmp_path).update(request_of(PARTS))
     assert not is_generation_closed_or_removed(tmp_path / "gen-2")
     assert owner(tmp_path).update(request_of(PARTS)).generation.number == 3
-    close_generation_before(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
+    close_generation_and_return_stored_plan(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
     assert owner(tmp_path).update(request_of(PARTS[:1], PARTS[1:])).generation == GenerationId(number=4, id="theirs")
 
 
@@ -256,7 +256,9 @@ def test_an_overtaken_finisher_continues_if_the_other_one_makes_no_progress(
 
 def test_a_worker_whose_fence_is_closed_stops_waiting(tmp_path: Path) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
-    close_generation_before(tmp_path, plan(GenerationId(number=2, id="b"), request_of(PARTS[:1], PARTS[1:]).split))
+    close_generation_and_return_stored_plan(
+        tmp_path, plan(GenerationId(number=2, id="b"), request_of(PARTS[:1], PARTS[1:]).split)
+    )
     fence = Fence()
     fence.close_and_wait()
     with pytest.raises(FencedError):
@@ -302,7 +304,7 @@ def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_n
     first = owner(tmp_path).update(request_of(PARTS, known=False))
     assert owner(tmp_path).finish_abandoned_resplit_and_read_newest() == first
     split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
-    close_generation_before(tmp_path, plan(GenerationId(number=2, id="b"), split))
+    close_generation_and_return_stored_plan(tmp_path, plan(GenerationId(number=2, id="b"), split))
     assert read_newest_plan_or_manifest(tmp_path) == read_plan_of_next_generation(tmp_path / "gen-1")
     with monkeypatch.context() as patch:
         signs = iter(range(100))

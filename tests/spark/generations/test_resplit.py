@@ -25,7 +25,7 @@ from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_ma
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
-    close_generation_before,
+    close_generation_and_return_stored_plan,
     record_task_stopped,
     remove_all_but_last_two_generations,
     resplit_liveness_mtime_ns,
@@ -106,8 +106,8 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
 
     # a. The generation is closed. The first plan counts.
     second = plan(2, [PARTS[:1], PARTS[1:2], PARTS[3:]], "b")
-    assert close_generation_before(connector, second) == second
-    assert close_generation_before(connector, plan(2, [PARTS], "c")) == second
+    assert close_generation_and_return_stored_plan(connector, second) == second
+    assert close_generation_and_return_stored_plan(connector, plan(2, [PARTS], "c")) == second
     assert names(gen_1) == ["0/", "1/", "closed", "manifest.json"]
     with pytest.raises(GenerationClosedError):
         take_over_in_open_generation(gen_1, first_generation.generation, 0)
@@ -145,7 +145,7 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     # g. The last two generations stay. The partition that was absent continues at its former position.
     remove_all_but_last_two_generations(connector)
     assert names(connector) == ["gen-1/", "gen-2/"]
-    close_generation_before(connector, plan(3, [PARTS]))
+    close_generation_and_return_stored_plan(connector, plan(3, [PARTS]))
     assert one.create_next_generation(2).positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[2]: 7, PARTS[3]: 0}
     # A generation stays until its sink has retired the lineages of its tasks.
     retired: list[tuple[Manifest, dict[int, str]]] = []
@@ -169,13 +169,13 @@ def test_a_finisher_that_was_frozen_during_a_generation_changes_nothing(tmp_path
     connector = tmp_path / "c-i"
     frozen, quick = finisher(connector), finisher(connector)
     quick.create_first_generation(plan(1, [PARTS]))
-    close_generation_before(connector, plan(2, [PARTS], "b"))
+    close_generation_and_return_stored_plan(connector, plan(2, [PARTS], "b"))
     held = frozen.take_over_checkpoints(1)
     assert quick.create_next_generation(1).generation.number == 2
     with pytest.raises(SupersededError):
         frozen.publish_next_generation(1, held)
 
-    close_generation_before(connector, plan(3, [PARTS], "c"))
+    close_generation_and_return_stored_plan(connector, plan(3, [PARTS], "c"))
     made = quick.create_next_generation(2)
     remove_all_but_last_two_generations(connector)
     assert frozen.create_next_generation(1) == made
@@ -195,7 +195,7 @@ def test_a_finisher_shows_progress_during_a_long_batch(tmp_path: Path, monkeypat
     held = take_over_in_open_generation(tmp_path / "gen-1", first_generation.generation, 0)
     (held.path / "offsets").mkdir()
     (held.path / "offsets" / "0").touch()
-    close_generation_before(tmp_path, plan(2, [PARTS]))
+    close_generation_and_return_stored_plan(tmp_path, plan(2, [PARTS]))
     assert replace(finisher(tmp_path), run_batch_in_flight=take_long).create_next_generation(1).generation.number == 2
     assert len(signs) == 3
 
@@ -203,7 +203,7 @@ def test_a_finisher_shows_progress_during_a_long_batch(tmp_path: Path, monkeypat
 def test_no_generation_is_put_in_place_behind_a_closed_fence(tmp_path: Path) -> None:
     fence = Fence()
     finisher(tmp_path).create_first_generation(plan(1, [PARTS]))
-    close_generation_before(tmp_path, plan(2, [PARTS]))
+    close_generation_and_return_stored_plan(tmp_path, plan(2, [PARTS]))
     fence.close_and_wait()
     with pytest.raises(FencedError):
         finisher(tmp_path, fence).create_next_generation(1)
@@ -270,7 +270,7 @@ def test_a_re_split_that_hangs_after_its_fence_was_closed_lets_another_worker_co
 
     one = replace(finisher(tmp_path, fence), find_position_store=lambda config: HangingPositions())
     one.create_first_generation(plan(1, [PARTS]))
-    close_generation_before(tmp_path, plan(2, [PARTS]))
+    close_generation_and_return_stored_plan(tmp_path, plan(2, [PARTS]))
     thread = threading.Thread(target=lambda: expect_fenced(one.create_next_generation, 1))
     thread.start()
     try:
@@ -315,7 +315,7 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
     write_legacy_layout_manifest_if_absent(tmp_path, flat)
     split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),))
     for number in (1, 2):
-        close_generation_before(
+        close_generation_and_return_stored_plan(
             tmp_path,
             GenerationPlan(
                 generation=GenerationId(number=number, id="x"),

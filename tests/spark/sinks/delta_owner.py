@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from coterie.spark.fence import FencedError
 from coterie.spark.sinks.delta_columns import DeltaTableLayout
-from coterie.spark.sinks.delta_files import write_by_arrow
+from coterie.spark.sinks.delta_files import write_parquet_by_arrow
 from coterie.spark.sinks.delta_table import CommitAction
 from coterie.spark.sinks.delta_writer import DeltaWriter
 from tests.spark.sinks.delta_rows import LINEAGE, ROWS, SCHEMA, arrow, target_of
@@ -35,10 +35,10 @@ class Pausing(DeltaWriter):
 
 def main(path: Path, batch_id: int) -> None:
     def files(out: Path) -> None:
-        write_by_arrow(arrow(batch_id * ROWS, ROWS // 2), out, ())
+        write_parquet_by_arrow(arrow(batch_id * ROWS, ROWS // 2), out, ())
         (out / "part-0.parquet").rename(out / "part-1.parquet")
         wait_at("inside")
-        write_by_arrow(arrow(batch_id * ROWS + ROWS // 2, ROWS // 2), out, ())
+        write_parquet_by_arrow(arrow(batch_id * ROWS + ROWS // 2, ROWS // 2), out, ())
 
     writer = Pausing(target_of(path, {}), LINEAGE)
     writer.remove_earlier_staged_files()

@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import TaskCheckpointLineage
-from coterie.spark.sinks.delta_files import write_by_arrow
+from coterie.spark.sinks.delta_files import write_parquet_by_arrow
 from coterie.spark.sinks.delta_target import DeltaTarget
 from coterie.spark.sinks.delta_writer import DeltaWriter
 
@@ -33,7 +33,9 @@ def target_of(path: Path, keys: Mapping[str, str]) -> DeltaTarget:
 
 def write(writer: DeltaWriter, batch_id: int) -> None:
     """Write a batch in all its steps."""
-    append(writer, batch_id, SCHEMA, partial(write_by_arrow, arrow(batch_id * ROWS, ROWS), partition_columns=()))
+    append(
+        writer, batch_id, SCHEMA, partial(write_parquet_by_arrow, arrow(batch_id * ROWS, ROWS), partition_columns=())
+    )
 
 
 def append(writer: DeltaWriter, batch_id: int, schema: StructType, files: Callable[[Path], None]) -> None:

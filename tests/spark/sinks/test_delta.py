@@ -20,7 +20,7 @@ from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.jars import Jar, JarPackage
 from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, Batch, TaskCheckpointLineage
 from coterie.spark.sinks import delta_spark
-from coterie.spark.sinks.delta_files import write_by_arrow, write_by_spark
+from coterie.spark.sinks.delta_files import write_parquet_by_arrow, write_parquet_by_spark
 from coterie.spark.sinks.delta_table import SharedDeltaTable, shared_table_at
 from coterie.spark.sinks.delta_writer import AlreadyCommittedBatch, DeltaWriter, DirectDeltaWrite, StagedMerge
 from tests.spark.conftest import Rig, write_file
@@ -223,9 +223,9 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
 
         def files(out: Path) -> None:
             if is_small:
-                write_by_arrow(table.toArrow(), out, ())
+                write_parquet_by_arrow(table.toArrow(), out, ())
             else:
-                write_by_spark(table, out, ())
+                write_parquet_by_spark(table, out, ())
 
         writer.stage_files(batch_id, layout, files).commit()
 

@@ -36,7 +36,7 @@ from coterie.spark.fence import FencedError
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.sinks.delta_check import find_first_table_error
 from coterie.spark.sinks.delta_columns import DeltaTableLayout
-from coterie.spark.sinks.delta_files import write_by_arrow
+from coterie.spark.sinks.delta_files import write_parquet_by_arrow
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import LOG_FOLDER
 from coterie.spark.sinks.delta_writer import STAGING_FOLDER, DeltaWriter
@@ -102,7 +102,7 @@ def start_process(path: Path) -> Iterator[Callable[[int], OwnerProcess]]:
 def test_a_batch_is_visible_only_after_it_was_put_in_place(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     staged = writer.stage_files(
-        0, writer.check_or_create_table(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
+        0, writer.check_or_create_table(SCHEMA), partial(write_parquet_by_arrow, arrow(0, ROWS), partition_columns=())
     )
     assert rows_of(path) == []
     staged.commit()
@@ -262,7 +262,7 @@ def test_an_owner_stopped_between_the_check_and_the_commit_doubles_nothing_when_
 def test_an_owner_whose_files_were_removed_commits_nothing(path: Path, own: Callable[..., DeltaWriter]) -> None:
     old = own()
     staged = old.stage_files(
-        0, old.check_or_create_table(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
+        0, old.check_or_create_table(SCHEMA), partial(write_parquet_by_arrow, arrow(0, ROWS), partition_columns=())
     )
     new = own()
     with pytest.raises(FencedError):
@@ -294,7 +294,7 @@ def test_other_changes_of_the_table_affect_no_batch(path: Path, own: Callable[..
 def test_a_table_that_was_changed_during_a_batch_is_read_again(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     write(writer, 0)
-    files = partial(write_by_arrow, arrow(ROWS, ROWS), partition_columns=())
+    files = partial(write_parquet_by_arrow, arrow(ROWS, ROWS), partition_columns=())
     staged = writer.stage_files(1, writer.check_or_create_table(SCHEMA), files)
     DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(UnreachableError, match="was changed or removed while batch 1 was written"):
@@ -477,7 +477,7 @@ def test_partition_values_of_each_type_are_those_of_the_rows(path: Path, own: Ca
     columns = ("city", "day", "number", "is_late")
     table = pa.Table.from_pylist(rows, schema)
     writer = own(partition__field__name=",".join(columns))
-    append(writer, 0, PARTITIONED, partial(write_by_arrow, table, partition_columns=columns))
+    append(writer, 0, PARTITIONED, partial(write_parquet_by_arrow, table, partition_columns=columns))
     found = DeltaTable(str(path)).to_pyarrow_table(columns=list(schema.names)).sort_by("row")
     assert found.to_pylist() == rows
     assert DeltaTable(str(path)).metadata().partition_columns == list(columns)
@@ -495,7 +495,7 @@ def test_a_file_has_statistics_with_its_smallest_and_largest_values(
             "at": pa.array([at, at + timedelta(seconds=1), None], pa.timestamp("us", "America/New_York")),
         }
     )
-    append(own(), 0, PARTITIONED, partial(write_by_arrow, table, partition_columns=()))
+    append(own(), 0, PARTITIONED, partial(write_parquet_by_arrow, table, partition_columns=()))
     found = pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist()[0]
     assert found["num_records"] == 3
     assert (found["min.row"], found["max.row"], found["null_count.row"]) == (2, 5, 1)
@@ -549,5 +549,5 @@ def test_rows_that_do_not_fit_into_the_table_are_refused(path: Path, schema: Str
 def test_a_column_that_is_missing_in_the_rows_is_null(path: Path, own: Callable[..., DeltaWriter]) -> None:
     write(own(), 0)
     rows = pa.table({"row": pa.array([1000], pa.int64())})
-    append(own(), 1, StructType([SCHEMA.fields[0]]), partial(write_by_arrow, rows, partition_columns=()))
+    append(own(), 1, StructType([SCHEMA.fields[0]]), partial(write_parquet_by_arrow, rows, partition_columns=()))
     assert DeltaTable(str(path)).to_pyarrow_table().sort_by("row").to_pylist()[-1] == {"row": 1000, "text": None}

@@ -75,7 +75,7 @@ async def test_rows_of_files_are_written_once_over_stops_and_replays(
     rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
     monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: read == "at once")
-    monkeypatch.setattr(FileSource, "has_bounded_partitions", lambda *_: read == "by partition")
+    monkeypatch.setattr(FileSource, "has_bounded_spark_partitions", lambda *_: read == "by partition")
     topic = f"files-{read.replace(' ', '-')}"
     config = config_of(rig, servers, tmp_path, topic, key__fields="distance", exactly__once__support="required")
     assert await rig.config_errors(config, ()) == {}
@@ -219,7 +219,7 @@ async def test_a_task_continues_by_itself_after_its_transactional_id_has_expired
     """The batch is evaluated a second time, and its bad records are counted once."""
     caplog.set_level("INFO", logger="coterie.spark.sinks.kafka_writer")
     monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: read == "at once")
-    monkeypatch.setattr(FileSource, "has_bounded_partitions", lambda *_: read == "by partition")
+    monkeypatch.setattr(FileSource, "has_bounded_spark_partitions", lambda *_: read == "by partition")
     topic = f"idle-{read.replace(' ', '-')}"
     config = config_of(
         rig,

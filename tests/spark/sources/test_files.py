@@ -211,14 +211,14 @@ def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
     return source(format_).is_batch_small(without_spark, checkpoint, 0)
 
 
-def has_bounded_partitions(checkpoint: Path, checked: FileSource, *files: Path) -> bool:
+def has_bounded_spark_partitions(checkpoint: Path, checked: FileSource, *files: Path) -> bool:
     """Whether the Spark partitions of a batch of these files are bounded."""
     write_first_source_log_entry(
         checkpoint, [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}' for path in files]
     )
     commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
     without_spark: Any = None
-    return checked.has_bounded_partitions(without_spark, checkpoint, 0)
+    return checked.has_bounded_spark_partitions(without_spark, checkpoint, 0)
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ def test_spark_partitions_are_bounded_unless_spark_cannot_divide_a_large_file(
     path = tmp_path / name
     path.touch()
     os.truncate(path, size_mb << 20)
-    assert has_bounded_partitions(tmp_path / "checkpoint", source(format_, **option), path) == is_bounded
+    assert has_bounded_spark_partitions(tmp_path / "checkpoint", source(format_, **option), path) == is_bounded
     path.unlink()
     if not is_bounded:
-        assert not has_bounded_partitions(tmp_path / "gone", source(format_, **option), path), "nothing is known"
+        assert not has_bounded_spark_partitions(tmp_path / "gone", source(format_, **option), path), "nothing is known"
 
 
 @pytest.mark.parametrize("format_", ["orc", "parquet"])
@@ -281,9 +281,9 @@ def test_the_size_of_a_gzip_file_is_read_from_its_end(tmp_path: Path) -> None:
     assert not is_small(tmp_path / "large", "json", path)
     bound = 2 * SPARK_PARTITION_BYTES_MAX
     path.write_bytes(gzip.compress(b" " * bound))
-    assert has_bounded_partitions(tmp_path / "bounded", source("json"), path)
+    assert has_bounded_spark_partitions(tmp_path / "bounded", source("json"), path)
     path.write_bytes(gzip.compress(b" " * (bound + 1)))
-    assert not has_bounded_partitions(tmp_path / "unbounded", source("json"), path)
+    assert not has_bounded_spark_partitions(tmp_path / "unbounded", source("json"), path)
     path.write_bytes(b"")
     assert not is_small(tmp_path / "empty", "json", path), "Spark reports the error in the file"
 
@@ -299,8 +299,8 @@ def test_files_that_other_tasks_read_do_not_count(tmp_path: Path) -> None:
             os.truncate(path, 9 << 20)
     one_of_four = replace(source("avro"), task_input=replace(source("avro").task_input, task_count=4))
     without_spark: Any = None
-    assert has_bounded_partitions(tmp_path / "checkpoint", one_of_four, *files)
-    assert not has_bounded_partitions(tmp_path / "of-one-task", source("avro"), *files)
+    assert has_bounded_spark_partitions(tmp_path / "checkpoint", one_of_four, *files)
+    assert not has_bounded_spark_partitions(tmp_path / "of-one-task", source("avro"), *files)
     assert one_of_four.is_batch_small(without_spark, tmp_path / "checkpoint", 0)
     (tmp_path / own_name(own)).unlink()
     with pytest.raises(WorldError, match=f"deleted after the batch was planned.*{own_name(own)}"):
@@ -328,7 +328,7 @@ async def test_the_size_of_spark_partitions_is_estimated_only_for_a_sink_whose_d
         return True
 
     monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: False)
-    monkeypatch.setattr(FileSource, "has_bounded_partitions", estimate)
+    monkeypatch.setattr(FileSource, "has_bounded_spark_partitions", estimate)
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(tmp_path), "no-estimate")
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1])

@@ -467,7 +467,7 @@ async def test_a_connector_needs_rights_to_its_topic_and_for_lag_to_its_group_an
             task_number=0, task_count=1, source_partitions=parts, split_function=KafkaSource.split_function
         )
         source = KafkaSource.of(own, share)
-        KafkaSource.position_store.initialize(
+        KafkaSource.position_store.write_to_new_checkpoint(
             tmp_path / "checkpoint", KafkaSource.initial_positions(own, parts, is_new_connector=True)
         )
         rows = source.read(rig.spark_runtime._running_driver().spark, tmp_path / "checkpoint", None)

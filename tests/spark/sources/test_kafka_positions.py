@@ -11,9 +11,9 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.sources.kafka_positions import (
     TopicIdPartition,
     commit_empty_batch_to_positions,
-    committed_offsets,
     create_initial_offsets_file,
     first_unplanned_offsets,
+    offsets_of_committed_batches,
     partitions_in_checkpoint,
     planned_offset_ranges,
     to_spark_offsets_json,
@@ -49,10 +49,10 @@ def test_a_part_is_parsed_back_as_it_was_written() -> None:
 
 
 def test_a_seed_begins_with_a_zero_byte_and_is_never_overwritten(tmp_path: Path) -> None:
-    assert committed_offsets(tmp_path, PARTS) == {}
+    assert offsets_of_committed_batches(tmp_path, PARTS) == {}
     create_initial_offsets_file(tmp_path, {ZERO: 3, ONE: 0})
     assert (tmp_path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"a.b-c": {"0": 3, "1": 0}}'
-    assert committed_offsets(tmp_path, PARTS) == {ZERO: 3, ONE: 0}
+    assert offsets_of_committed_batches(tmp_path, PARTS) == {ZERO: 3, ONE: 0}
     with pytest.raises(FileExistsError):
         create_initial_offsets_file(tmp_path, {ZERO: 4})
 
@@ -61,7 +61,7 @@ def test_a_planned_batch_counts_as_next_and_not_as_committed(tmp_path: Path) -> 
     create_initial_offsets_file(tmp_path, {ZERO: 3, ONE: 0})
     plan(tmp_path, 0, {ZERO: 5, ONE: 4}, commit=True)
     plan(tmp_path, 1, {ZERO: 6, ONE: 4}, commit=False)
-    assert committed_offsets(tmp_path, PARTS) == {ZERO: 5, ONE: 4}
+    assert offsets_of_committed_batches(tmp_path, PARTS) == {ZERO: 5, ONE: 4}
     assert first_unplanned_offsets(tmp_path, PARTS) == {ZERO: 6, ONE: 4}
     assert planned_offset_ranges(tmp_path, 0, PARTS) == {PARTS[0]: range(3, 5), PARTS[1]: range(4)}
     assert planned_offset_ranges(tmp_path, 1, PARTS) == {PARTS[0]: range(5, 6), PARTS[1]: range(4, 4)}
@@ -75,14 +75,18 @@ def test_advancing_a_checkpoint_can_be_repeated_after_a_failure_on_a_full_disk(t
         commit_empty_batch_to_positions(tmp_path, {ZERO: 11, ONE: 0})
     assert first_unplanned_offsets(tmp_path, PARTS) == {ZERO: 9, ONE: 0}
     commit_empty_batch_to_positions(tmp_path, {ZERO: 11, ONE: 0})
-    assert committed_offsets(tmp_path, PARTS) == {ZERO: 11, ONE: 0}
+    assert offsets_of_committed_batches(tmp_path, PARTS) == {ZERO: 11, ONE: 0}
 
 
 def test_advancing_a_checkpoint_commits_a_batch_after_the_last_one_even_before_the_first(tmp_path: Path) -> None:
     create_initial_offsets_file(tmp_path, {ZERO: 3, ONE: 0})
     for batch_id, offset in enumerate((9, 11)):
         commit_empty_batch_to_positions(tmp_path, {ZERO: offset, ONE: 0})
-        assert committed_offsets(tmp_path, PARTS) == first_unplanned_offsets(tmp_path, PARTS) == {ZERO: offset, ONE: 0}
+        assert (
+            offsets_of_committed_batches(tmp_path, PARTS)
+            == first_unplanned_offsets(tmp_path, PARTS)
+            == {ZERO: offset, ONE: 0}
+        )
         assert (tmp_path / "commits" / str(batch_id)).exists()
     assert (tmp_path / "metadata").exists()
 

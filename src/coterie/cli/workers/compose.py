@@ -471,20 +471,20 @@ async def _open_or_create_config_status_logs(
     )
     topics = TopicsClient(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
-        config_log = await topics.open_log(
+        config_log = await topics.open_or_create_log(
             settings.config_storage_topic,
             partitions=1,
             replication_factor=settings.config_storage_replication_factor,
             setting_key="config.storage.topic",
             needs_one_partition=True,
         )
-        status_log = await topics.open_log(
+        status_log = await topics.open_or_create_log(
             settings.status_storage_topic,
             partitions=settings.status_storage_partitions,
             replication_factor=settings.status_storage_replication_factor,
             setting_key="status.storage.topic",
         )
-        await topics.open_log(
+        await topics.open_or_create_log(
             settings.offset_storage_topic,
             partitions=settings.offset_storage_partitions,
             replication_factor=settings.offset_storage_replication_factor,

@@ -123,7 +123,7 @@ class _StagedDeadLetters:
         self._staged_batch.clean_up()
 
 
-def make_queue_if_dead_letters(
+def make_dead_letter_queue_if_configured(
     destination: DeadLetterDestination, config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
 ) -> DeadLetterQueue | None:
     """The queue that writes bad rows to ``destination`` with a task's ``config``. None for :class:`NoDeadLetters`: bad
@@ -194,7 +194,7 @@ def ledger_topic_and_producer_overrides(config: Mapping[str, str]) -> dict[str, 
     return {LEDGER_TOPIC_KEY: sink_config.required_value(KAFKA_KEYS, LEDGER_TOPIC_KEY, str), **overrides}
 
 
-def find_destination_errors(
+def find_dead_letter_destination_errors(
     spark: SparkSession,
     destination: DeadLetterDestination,
     config: Mapping[str, str],
@@ -203,7 +203,7 @@ def find_destination_errors(
     """Error messages about ``destination``, the destination of a :class:`DeadLetterQueue`, by the key that the user
     must correct; empty when no error was found. Waits some seconds at most for a Kafka cluster. Nothing is written.
 
-    :raises ConfigError: see :func:`make_queue_if_dead_letters`.
+    :raises ConfigError: see :func:`make_dead_letter_queue_if_configured`.
     """
     match destination:
         case NoDeadLetters():
@@ -216,7 +216,7 @@ def find_destination_errors(
                 return {DEAD_LETTER_TOPIC_KEY: [message]}
             return KafkaSink.validate(spark, _dead_letter_sink_config(destination, config, worker_kafka_properties))
         case DeadLetterTable():
-            make_queue_if_dead_letters(destination, config, worker_kafka_properties)
+            make_dead_letter_queue_if_configured(destination, config, worker_kafka_properties)
             return {}
 
 

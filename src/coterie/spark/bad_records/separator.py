@@ -105,16 +105,16 @@ class BadRowSeparator:
     Each attempt to write the batch evaluates the rows again, in one of three ways: after :meth:`separate`, while the
     result is read; in :meth:`rows_evaluated_once`; or in the plan of :meth:`with_bad_row_metrics`.
 
-    ``is_small`` and the result of ``has_bounded_partitions`` determine how :meth:`separate` reads the rows to the
-    driver: see :func:`read_arrow_batches`. ``has_bounded_partitions`` is called at each evaluation.
+    ``is_small`` and the result of ``has_bounded_spark_partitions`` determine how :meth:`separate` reads the rows to the
+    driver: see :func:`read_arrow_batches`. ``has_bounded_spark_partitions`` is called at each evaluation.
     """
 
     def __init__(
-        self, classified_rows: DataFrame, *, is_small: bool, has_bounded_partitions: Callable[[], bool]
+        self, classified_rows: DataFrame, *, is_small: bool, has_bounded_spark_partitions: Callable[[], bool]
     ) -> None:
         self._classified_rows = classified_rows
         self._is_small = is_small
-        self._has_bounded_partitions = has_bounded_partitions
+        self._has_bounded_partitions = has_bounded_spark_partitions
         self._last_separated_rows: SeparatedRows | None = None
         self._counted_summary: BadRowSummary | None = None
 
@@ -125,7 +125,7 @@ class BadRowSeparator:
             read_arrow_batches(
                 self._classified_rows,
                 is_small=self._is_small,
-                has_bounded_partitions=self._has_bounded_partitions(),
+                has_bounded_spark_partitions=self._has_bounded_partitions(),
             )
         )
         return self._last_separated_rows

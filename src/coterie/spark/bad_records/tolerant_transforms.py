@@ -78,30 +78,30 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
     for transform in transforms:
         setting = f"{transform.config_key_in_errors}={transform.value_of_key_in_errors}"
         error_message = f"{setting} cannot be computed for this record"
-        step = _StepErrorContext(
+        step = _StepErrorTexts(
             config_key_in_errors=transform.config_key_in_errors,
             stage=STAGE_TRANSFORMATION,
             class_name=transform.configured_type_name,
             error_message=error_message,
         )
-        rows = _TolerantPlan(rows, step).rebuild_with_error_columns(
+        rows = _TolerantPlanBuilder(rows, step).rebuild_with_error_columns(
             transform.apply(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
         )
     if sink is not None:
         name = type(sink).__name__
         error_message = f"The columns that {name} writes cannot be computed for this record"
-        step = _StepErrorContext(
+        step = _StepErrorTexts(
             config_key_in_errors="sink.class", stage=STAGE_TASK_PUT, class_name=name, error_message=error_message
         )
         with plugin_stage("to_sink_columns"):
             sink_rows = sink.to_sink_columns(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
-        rows = _TolerantPlan(rows, step).rebuild_with_error_columns(sink_rows)
+        rows = _TolerantPlanBuilder(rows, step).rebuild_with_error_columns(sink_rows)
     return merge_into_bad_row_column(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StepErrorContext:
-    """A transform, or the sink's :meth:`Sink.to_sink_columns`, as error messages name it."""
+class _StepErrorTexts:
+    """The texts by which errors name one step: a transform, or the sink's :meth:`Sink.to_sink_columns`."""
 
     config_key_in_errors: str
     """The config key that a ConfigError about the step names: a key of the transform, or ``sink.class``."""
@@ -113,14 +113,14 @@ class _StepErrorContext:
     """The message in the error of a row that fails in the step."""
 
 
-class _TolerantPlan:
+class _TolerantPlanBuilder:
     """Builds the plan of one step again, with the error columns, on top of the plan of ``rows``: the rows before the
     step.
 
     Plans, nodes and expressions are objects of the JVM.
     """
 
-    def __init__(self, rows: DataFrame, step: _StepErrorContext) -> None:
+    def __init__(self, rows: DataFrame, step: _StepErrorTexts) -> None:
         self._spark = rows.sparkSession
         self._step = step
         java: Any = self._spark._jvm

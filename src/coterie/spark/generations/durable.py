@@ -59,7 +59,7 @@ def replace_folder_by_file(path: Path) -> None:
         exchange_names(replaced_path, path)
     except ExchangeUnsupportedError:
         replaced_path.unlink()
-        _replace_without_exchange(path, replaced_path)
+        _replace_folder_by_file_without_exchange(path, replaced_path)
     except FileNotFoundError:
         # Another worker has removed the plain file as a leftover; that worker replaces the folder too. Or there is no
         # folder.
@@ -77,7 +77,7 @@ def try_remove_path(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _replace_without_exchange(path: Path, replaced_path: Path) -> None:
+def _replace_folder_by_file_without_exchange(path: Path, replaced_path: Path) -> None:
     """Rename the folder ``path`` to ``replaced_path``, and create an empty plain file at ``path``. If another worker
     creates a folder at ``path`` in between, delete the folder at ``replaced_path`` and repeat, until a plain file is at
     ``path``. The caller removes what is left at ``replaced_path``."""

@@ -31,7 +31,7 @@ class PositionChange:
     """Whether all positions are removed that :attr:`positions` does not contain."""
 
     @property
-    def removed(self) -> frozenset[str]:
+    def removed_position_keys(self) -> frozenset[str]:
         """The keys of the positions that the change names and removes."""
         return frozenset(key for key, position in self.positions.items() if position is None)
 
@@ -69,7 +69,7 @@ class GenerationPlan:
         if self.position_change is not None:
             all_positions = self.position_change.apply(all_positions)
             reset_partitions_without_position = self.split.partitions_without_position(
-                all_positions, self.position_change.removed
+                all_positions, self.position_change.removed_position_keys
             )
         if self.split.function is not SplitFunction.PARTS_V1 and self.split.partitions_by_task:
             existing_positions = all_positions

@@ -4,8 +4,8 @@ tasks, at most once.
 Theory of operation. Every worker can repeat every step, beginning with the first one, also while another worker
 performs the same step, and also after a suspension during which newer generations were created.
 
-a. :func:`close_generation_before` creates the file ``closed`` with the plan of the next generation, by a link: only the
-   first plan is stored, so that all workers create the same generation.
+a. :func:`close_generation_and_return_stored_plan` creates the file ``closed`` with the plan of the next
+   generation, by a link: only the first plan is stored, so that all workers create the same generation.
 b. The runtimes poll for ``closed``, stop their queries at a batch boundary and call :func:`record_task_stopped`. If a
    runtime does not stop a query in time, the query's last batch is replayed in step d.
 c. :meth:`ResplitFinisher.take_over_checkpoints` takes over each checkpoint by an exchange of names, after which the
@@ -122,7 +122,7 @@ def write_legacy_layout_manifest_if_absent(connector_path: Path, manifest: Manif
     create_file_if_absent(connector_path / MANIFEST_FILE, manifest_to_json(manifest))
 
 
-def close_generation_before(connector_path: Path, plan: GenerationPlan) -> GenerationPlan:
+def close_generation_and_return_stored_plan(connector_path: Path, plan: GenerationPlan) -> GenerationPlan:
     """Close the generation before the one that ``plan`` describes, in the connector's folder ``connector_path``.
     Returns the stored plan: ``plan``, or the plan of another worker, if that worker has closed the generation first.
 
@@ -273,8 +273,8 @@ class ResplitFinisher:
     ) -> None:
         """Read the positions of the checkpoints ``held_checkpoints``, and publish the generation after
         ``closed_generation_number``, which begins at these positions: step e. of the re-split. If the new generation
-        has another class of source, it begins without them. Does nothing more if another worker has published it
-        before.
+        has another class of source, it begins without them. If another worker has published that generation before,
+        nothing is published.
 
         :raises SupersededError: when another worker has taken over one of the checkpoints.
         :raises FencedError: when the fence is closed.
@@ -369,7 +369,7 @@ class ResplitFinisher:
             positions = (
                 manifest.positions if is_split_by_hash else manifest.split.positions_of_task(task, manifest.positions)
             )
-            position_store.initialize(checkpoint, positions)
+            position_store.write_to_new_checkpoint(checkpoint, positions)
         fsync_folder_tree(unfinished_folder)
         try:
             with self.fence.commit_or_raise_if_closed():

@@ -23,14 +23,14 @@ class PositionStore(Protocol):
         """
         ...
 
-    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+    def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:
         """Write ``positions`` into a checkpoint without batches, so that a query on the checkpoint begins there."""
         ...
 
 
 class UnmovablePositionStore:
     """The store of a source whose positions cannot be written into another checkpoint: :meth:`read` always raises
-    WorldError, and :meth:`initialize` asserts that there are no positions to write."""
+    WorldError, and :meth:`write_to_new_checkpoint` asserts that there are no positions to write."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
         """:raises WorldError: always."""
@@ -39,7 +39,7 @@ class UnmovablePositionStore:
             "create a connector under another name"
         )
 
-    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+    def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:
         """Write nothing. ``positions`` must be empty: :meth:`read` returns none that could be written.
 
         :raises AssertionError: when ``positions`` is not empty, which is a bug in Coterie.
@@ -54,6 +54,6 @@ class FilePositionStore:
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
         return files_of_committed_batches(checkpoint)
 
-    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+    def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:
         if positions:
             record_files_as_read(checkpoint, positions)

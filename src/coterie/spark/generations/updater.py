@@ -26,7 +26,7 @@ from coterie.spark.generations.manifest import (
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
-    close_generation_before,
+    close_generation_and_return_stored_plan,
     remove_all_but_last_two_generations,
     resplit_liveness_mtime_ns,
     started_tasks_without_recorded_stop,
@@ -89,7 +89,7 @@ class GenerationRequest:
     task of the connector is failing. The other tasks then continue: see
     :meth:`GenerationUpdater._may_keep_generation_while_task_fails`."""
 
-    def inferred_values(self, previous: Manifest | None) -> Mapping[str, str]:
+    def keep_or_infer_values(self, previous: Manifest | None) -> Mapping[str, str]:
         """Values for all of ``keys_to_infer``. If this request has a source partition in common with ``previous``, the
         manifest of the generation before (None for generation 1), the values of ``previous`` are kept, and only missing
         values are inferred now. Otherwise all values are inferred now."""
@@ -220,10 +220,10 @@ class GenerationUpdater:
                 # Do not close the generation if this worker could not finish the re-split.
                 self._resplit_finisher.find_position_store(plan.config)
                 with self._resplit_finisher.fence.commit_or_raise_if_closed():
-                    stored_plan = close_generation_before(self._connector_path, plan)
+                    stored_plan = close_generation_and_return_stored_plan(self._connector_path, plan)
                 is_own_plan = stored_plan.generation == plan.generation
             while newest_generation_number(self._connector_path) == number:
-                self._create_next_after_stops_or_wait(number, manifest)
+                self._finish_resplit_or_wait_for_other_worker(number, manifest)
         except OSError:
             # Another worker has created newer generations and removed generation `number`.
             if newest_generation_number(self._connector_path) == number:
@@ -321,15 +321,15 @@ class GenerationUpdater:
                 )
             plan = self._make_plan(number + 1, request, None if is_source_class_changed else manifest)
             with self._resplit_finisher.fence.commit_or_raise_if_closed():
-                close_generation_before(self._connector_path, plan)
-        self._create_next_after_stops_or_wait(number, manifest)
+                close_generation_and_return_stored_plan(self._connector_path, plan)
+        self._finish_resplit_or_wait_for_other_worker(number, manifest)
         return None
 
-    def _create_next_after_stops_or_wait(self, number: int, manifest: Manifest) -> None:
-        """Wait until the tasks of generation ``number``, which is closed and has ``manifest``, have stopped, but no
-        longer than the updater waits for tasks; then create the next generation in any case. If another worker takes
-        the re-split over, instead wait until that worker has finished, or has made no progress for the liveness
-        timeout, and return: the next generation need not exist then, and the caller checks again."""
+    def _finish_resplit_or_wait_for_other_worker(self, number: int, manifest: Manifest) -> None:
+        """Finish the re-split of generation ``number``, which is closed and has ``manifest``: wait until its tasks have
+        stopped, but no longer than the updater waits for tasks; then create the next generation in any case. If another
+        worker takes the re-split over, instead wait until that worker has finished, or has made no progress for the
+        liveness timeout, and return: the next generation need not exist then, and the caller checks again."""
         if number > 0:
             # Not for generation 0: no runtime of this version runs its tasks.
             generation_path = generation_folder(self._connector_path, number)
@@ -355,7 +355,7 @@ class GenerationUpdater:
         if not (
             request.keeps_source_parts
             and not manifest.reset_partitions_without_position
-            and _has_inferred_values(manifest, request)
+            and _has_all_inferred_values(manifest, request)
             and _has_same_sink(manifest, request)
         ):
             return False
@@ -408,7 +408,7 @@ class GenerationUpdater:
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=request.split,
             config=request.config,
-            inferred_values=request.inferred_values(previous),
+            inferred_values=request.keep_or_infer_values(previous),
             initial_positions=initial_positions,
         )
 
@@ -474,12 +474,12 @@ def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
     return (
         manifest.split.with_digests_if_hash_split() == request.split.with_digests_if_hash_split()
         and not manifest.reset_partitions_without_position
-        and _has_inferred_values(manifest, request)
+        and _has_all_inferred_values(manifest, request)
         and _has_same_sink(manifest, request)
     )
 
 
-def _has_inferred_values(manifest: Manifest, request: GenerationRequest) -> bool:
+def _has_all_inferred_values(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation of ``manifest`` has values for all ``keys_to_infer`` of ``request``."""
     return request.keys_to_infer <= manifest.inferred_values.keys()
 

@@ -25,7 +25,7 @@ _STATISTICS_TEXT_LENGTH_MAX = 32
 left out."""
 
 
-def write_by_arrow(rows: pa.Table, folder: Path, partition_columns: Sequence[str]) -> None:
+def write_parquet_by_arrow(rows: pa.Table, folder: Path, partition_columns: Sequence[str]) -> None:
     """Write ``rows``, which are in the driver's memory, as Parquet files below the empty ``folder``. Without rows no
     file is written."""
     if not rows.num_rows:
@@ -45,7 +45,7 @@ def write_by_arrow(rows: pa.Table, folder: Path, partition_columns: Sequence[str
     )
 
 
-def write_by_spark(rows: DataFrame, folder: Path, partition_columns: Sequence[str]) -> None:
+def write_parquet_by_spark(rows: DataFrame, folder: Path, partition_columns: Sequence[str]) -> None:
     """Write ``rows`` with Spark as Parquet files below ``folder``. Some of the files may have no rows."""
     # Only this query uses the session. Spark's default, INT96, has no statistics.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")

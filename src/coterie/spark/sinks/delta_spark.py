@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.failures import error_message, message_of_raise_error
+from coterie.spark.failures import error_message, message_passed_to_raise_error
 from coterie.spark.record_columns import exact_column, quote_name
 
 COMMIT_TIMEOUT_S = 120
@@ -68,7 +68,7 @@ def append_or_upsert_once(
             except (PySparkException, Py4JJavaError) as error:
                 message = (
                     f"Delta table {path}: batch {batch_id} failed: "
-                    f"{message_of_raise_error(error) or error_message(error)}"
+                    f"{message_passed_to_raise_error(error) or error_message(error)}"
                 )
                 if _CONFLICT_ERROR_PREFIX not in str(error):
                     raise WorldError(message) from error

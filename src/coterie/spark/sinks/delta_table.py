@@ -126,7 +126,7 @@ class SharedDeltaTable:
             table.update_incremental()
         return table
 
-    def create(self, rows: StructType, partition_columns: tuple[str, ...]) -> None:
+    def create_if_absent(self, rows: StructType, partition_columns: tuple[str, ...]) -> None:
         """Create the table for ``rows``, partitioned by ``partition_columns``, unless the table exists: another task
         may create it at the same time.
 

@@ -25,7 +25,11 @@ from coterie.spark.record_columns import quote_name
 from coterie.spark.seams import Batch, StagedBatch, TaskCheckpointLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_columns import DeltaTableLayout, check_rows_and_upsert_fit
-from coterie.spark.sinks.delta_files import files_to_rename_with_add_actions, write_by_arrow, write_by_spark
+from coterie.spark.sinks.delta_files import (
+    files_to_rename_with_add_actions,
+    write_parquet_by_arrow,
+    write_parquet_by_spark,
+)
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import DeltaTarget
 
@@ -75,7 +79,7 @@ class DeltaWriter:
         :raises WorldError: when the rows do not fit into the table, a key is null, there is no table, or jars for
             Spark's Delta are missing.
         :raises UnreachableError, OSError: see :meth:`SharedDeltaTable.read_newest_layout` and
-            :meth:`SharedDeltaTable.create`.
+            :meth:`SharedDeltaTable.create_if_absent`.
         :raises OSError: when no file can be written to the staging folder.
         :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
         """
@@ -96,9 +100,9 @@ class DeltaWriter:
 
         def write(folder: Path) -> None:
             if batch.is_small:
-                write_by_arrow(batch.rows.toArrow(), folder, layout.partition_columns)
+                write_parquet_by_arrow(batch.rows.toArrow(), folder, layout.partition_columns)
             else:
-                write_by_spark(batch.rows, folder, layout.partition_columns)
+                write_parquet_by_spark(batch.rows, folder, layout.partition_columns)
 
         return self.stage_files(batch.batch_id, layout, write)
 
@@ -137,7 +141,7 @@ class DeltaWriter:
 
         :raises WorldError: when the rows do not fit, or there is no table.
         :raises UnreachableError, OSError: see :meth:`SharedDeltaTable.read_newest_layout` and
-            :meth:`SharedDeltaTable.create`.
+            :meth:`SharedDeltaTable.create_if_absent`.
         """
         for _ in range(2):
             if (layout := self._table.read_newest_layout()) is not None:
@@ -147,7 +151,7 @@ class DeltaWriter:
                 raise WorldError(
                     f"There is no Delta table in {self._target.path}; create the table, or set auto.create=true"
                 )
-            self._table.create(rows, self._target.partition_columns)
+            self._table.create_if_absent(rows, self._target.partition_columns)
         raise UnreachableError(
             f"Delta table {self._target.path} was removed twice, directly after it had been created for a batch; "
             "find out what removes it. The batch is tried again while errors.retry.timeout and errors.restart.max allow"

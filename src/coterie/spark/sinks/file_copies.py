@@ -271,9 +271,9 @@ class SinkFolder:
 
     def new_batch_copy(self, lineage: TaskCheckpointLineage, batch_id: int) -> "BatchCopy":
         """A copy of a batch, of which nothing is written yet. For a lineage of generation 0 it is a
-        :class:`LegacyLayoutCopy`."""
+        :class:`LegacyLayoutBatchCopy`."""
         legacy_layout_folder = self.legacy_layout_folder(lineage)
-        return (LegacyLayoutCopy if legacy_layout_folder.is_dir() else BatchCopy)(self, lineage, batch_id)
+        return (LegacyLayoutBatchCopy if legacy_layout_folder.is_dir() else BatchCopy)(self, lineage, batch_id)
 
     def remove_deduplication_data(self, lineages: Sequence[TaskCheckpointLineage]) -> None:
         """Replace the folder of committed batches of each of ``lineages`` by a plain file: later commits of these
@@ -454,7 +454,7 @@ class BatchCopy:
         return (self.staging_folder / MARK_FILE).exists()
 
 
-class LegacyLayoutCopy(BatchCopy):
+class LegacyLayoutBatchCopy(BatchCopy):
     """A copy of the last batch of a checkpoint of generation 0 (of a version of Coterie without checkpoint
     generations), written where that version wrote its batches."""
 

@@ -92,7 +92,7 @@ def write_batch(
     batch: Batch, files: OutputFileNames, *, format_: str, partition_fields: Sequence[str], options: Mapping[str, str]
 ) -> None:
     """Write the rows of ``batch`` as ``files``; files without rows are left out as far as that can be detected
-    (:func:`_may_have_rows`). ``partition_fields``: the configured partition columns, outermost first. ``options``:
+    (:func:`_may_file_have_rows`). ``partition_fields``: the configured partition columns, outermost first. ``options``:
     options of Spark's writer.
 
     :raises WorldError: when the rows lack a partition column, or have no other column.
@@ -140,7 +140,7 @@ def _write_by_spark(
     rows: DataFrame, files: OutputFileNames, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
     """Write the rows by Spark to a separate folder, then rename each file to its final name. Files without rows are
-    deleted, as far as that can be detected (:func:`_may_have_rows`)."""
+    deleted, as far as that can be detected (:func:`_may_file_have_rows`)."""
     if format_ == "parquet":
         # INT96, Spark's default, has no zone: other readers would read local times here and UTC in Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -151,9 +151,9 @@ def _write_by_spark(
     ends_lines = values.get("linesep", "\n").endswith("\n")
     number = 0
     for spark_file, suffix in _spark_files(spark_folder):
-        # Only a line feed ends the header line that `_may_have_rows` skips. With another line separator every file is
-        # kept, also one with a header and no row.
-        if (has_header and not ends_lines) or _may_have_rows(spark_file, format_, has_header=has_header):
+        # Only a line feed ends the header line that `_may_file_have_rows` skips. With another line separator every file
+        # is kept, also one with a header and no row.
+        if (has_header and not ends_lines) or _may_file_have_rows(spark_file, format_, has_header=has_header):
             folder = files.folder / spark_file.parent.relative_to(spark_folder)
             folder.mkdir(parents=True, exist_ok=True)
             spark_file.rename(folder / files.file_name(number, suffix))
@@ -170,7 +170,7 @@ def _spark_files(folder: Path) -> Iterator[tuple[Path, str]]:
                 yield Path(parent, name), match_[1]
 
 
-def _may_have_rows(file: Path, format_: str, *, has_header: bool) -> bool:
+def _may_file_have_rows(file: Path, format_: str, *, has_header: bool) -> bool:
     """Whether the file ``file`` has rows. True also for a file that is compressed by a codec of Hadoop, such as
     ``.snappy``, which cannot be read here. With ``has_header`` the first line of a CSV file is no row."""
     match format_:
@@ -205,7 +205,7 @@ def _arrow_writes_type_as_spark(type_: DataType) -> bool:
 def _write_by_arrow(rows: DataFrame, files: OutputFileNames, partition_columns: Sequence[str], codec: str) -> None:
     """Write the rows on the driver by Arrow, one Parquet file for each partition folder; without rows no file.
     ``codec``: Spark's name of the compression."""
-    batches = list(read_arrow_batches(rows, is_small=True, has_bounded_partitions=True))
+    batches = list(read_arrow_batches(rows, is_small=True, has_bounded_spark_partitions=True))
     if not any(batch.num_rows for batch in batches):
         return
     table = pa.Table.from_batches(batches)

@@ -18,7 +18,7 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.arrow import arrow_batches_to_internal_rows, store_and_yield_arrow_partitions
 from coterie.spark.bad_records.keys import DEAD_LETTER_KEY_PREFIX, DeadLetterDestination, DeadLetterTopic
 from coterie.spark.bad_records.separator import BadRowSeparator
-from coterie.spark.failures import error_message, java_exception_of, message_of_raise_error
+from coterie.spark.failures import error_message, java_exception_of, message_passed_to_raise_error
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing_jars_message
 from coterie.spark.prefixed_config import PrefixedConfig
@@ -185,7 +185,7 @@ class KafkaSink:
                 # A plan that runs a second time would add to the metrics of its first run.
                 records, topic = make_records()
                 evaluated_records.append(records)
-                if batch.has_bounded_partitions:
+                if batch.has_bounded_spark_partitions:
                     return start_evaluation_and_make_send_function(records, topic, is_small=batch.is_small)
                 return make_send_function_of_stored_rows(
                     records, topic, stored_rows.enter_context(closing(store_and_yield_arrow_partitions(records)))
@@ -312,7 +312,7 @@ class DirectKafkaWrite:
             # DataFrame.write would create another plan, and the metrics of `observe` are reported for this plan only.
             spark_write(self._records._jdf.queryExecution(), properties, java.scala.Option.apply(self._topic))
         except (PySparkException, Py4JJavaError) as error:
-            if message_of_raise_error(error) is not None:
+            if message_passed_to_raise_error(error) is not None:
                 raise
             message = f"{self._target.cluster_description}: Spark's writer failed: {error_message(error)}"
             if RECORD_TOO_LARGE_EXCEPTION in str(error):

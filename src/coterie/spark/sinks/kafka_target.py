@@ -192,7 +192,7 @@ class KafkaTarget:
         return cls(
             producer_properties=_producer_properties(config, guarantee, timeout_ms),
             topic=topic,
-            topic_creation=_topic_creation_if_set(config, topic),
+            topic_creation=_topic_creation_settings_if_set(config, topic),
             key_serializer=key,
             value_serializer=Serializer.of(config, "value"),
             key_fields=key_fields,
@@ -235,7 +235,7 @@ class KafkaTarget:
 
         :raises WorldError: when the columns cannot form a record; the message names the column or the key.
         """
-        return rows.select(*(column.alias(name) for name, column in self._record_columns(rows).items()))
+        return rows.select(*(column.alias(name) for name, column in self._columns_of_records(rows).items()))
 
     def to_records_and_dead_letters(
         self, classified: DataFrame, dead_letter_topic: DeadLetterTopic, task: ConnectorTaskId
@@ -245,7 +245,7 @@ class KafkaTarget:
 
         :raises WorldError: when the columns cannot form a record; the message names the column or the key.
         """
-        good_fields = {"topic": F.lit(self.topic), **self._record_columns(classified.drop(BAD_ROW_COLUMN))}
+        good_fields = {"topic": F.lit(self.topic), **self._columns_of_records(classified.drop(BAD_ROW_COLUMN))}
         bad_fields = {
             "topic": F.lit(dead_letter_topic.topic),
             **dead_letter_record_columns_for_topic(
@@ -262,7 +262,7 @@ class KafkaTarget:
             )
         )
 
-    def _record_columns(self, rows: DataFrame) -> dict[str, Column]:
+    def _columns_of_records(self, rows: DataFrame) -> dict[str, Column]:
         """The fields of the records that ``rows`` become: by name of the field (:data:`RECORD_FIELDS`), a column that
         is computed from ``rows``."""
         used_metadata = self.metadata_columns_used(rows)
@@ -275,7 +275,7 @@ class KafkaTarget:
             else value
         )
         if self.key_fields:
-            record_fields["key"] = self._key_column_of_fields(rows)
+            record_fields["key"] = self._key_column_from_key_fields(rows)
         elif MetadataColumn.KEY in used_metadata:
             record_fields["key"] = self.key_serializer.serialize_column(rows, MetadataColumn.KEY.value)
         return record_fields | {
@@ -308,7 +308,7 @@ class KafkaTarget:
             record_fields["key"] = self.key_serializer.serialize_column(rows, "key")
         return record_fields
 
-    def _key_column_of_fields(self, rows: DataFrame) -> Column:
+    def _key_column_from_key_fields(self, rows: DataFrame) -> Column:
         """The key, from the columns in ``key_fields``.
 
         :raises WorldError: when ``rows`` lack one of these columns.
@@ -400,7 +400,7 @@ def _producer_properties(config: PrefixedConfig, guarantee: DeliveryGuarantee, t
     return properties
 
 
-def _topic_creation_if_set(config: PrefixedConfig, topic: str | None) -> TopicCreationSettings | None:
+def _topic_creation_settings_if_set(config: PrefixedConfig, topic: str | None) -> TopicCreationSettings | None:
     """The settings under ``topic.creation.default.``; None when none is set: then a missing topic is not created.
 
     :raises ConfigError: when one is set and ``topic`` is None, or when the number of partitions or the replication

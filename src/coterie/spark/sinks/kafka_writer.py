@@ -151,7 +151,9 @@ class KafkaWriter:
                 raise self._make_task_error(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
             last_value = self._read_last_ledger_value(admin, ledger_partition)
-        self._own_batch_id_or_minus_one(last_value)  # raises an error if another program has written the record
+        self._batch_id_of_own_lineage_or_minus_one(
+            last_value
+        )  # raises an error if another program has written the record
         self._ledger_partition, self._last_ledger_value = ledger_partition, last_value
 
     def _read_last_ledger_value(self, admin: KafkaAdmin, ledger_partition: TopicIdPartition) -> str | None:
@@ -173,7 +175,7 @@ class KafkaWriter:
         except Py4JJavaError as error:
             raise self._make_task_error(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
 
-    def _own_batch_id_or_minus_one(self, value: str | None) -> int:
+    def _batch_id_of_own_lineage_or_minus_one(self, value: str | None) -> int:
         """The last batch of this lineage according to ``value``, the value of the task's record in the ledger; -1 when
         there is no record (None), or the record is of another lineage.
 
@@ -318,7 +320,7 @@ class KafkaWriter:
     def _is_batch_committed(self, batch_id: int) -> bool:
         """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
         or this writer has committed it."""
-        return batch_id <= self._own_batch_id_or_minus_one(self._last_ledger_value)
+        return batch_id <= self._batch_id_of_own_lineage_or_minus_one(self._last_ledger_value)
 
     def commit(self, producer: Any, batch_id: int, transaction_began_at_s: float) -> None:
         """Write the number of the batch into the ledger topic, in the transaction, and commit the transaction. After an
@@ -463,8 +465,9 @@ class LedgerReader:
         self._partition = java.org.apache.kafka.common.TopicPartition(partition.topic, partition.partition)
 
     def read_last_value_of_key(self, key: str, begin_offset: int, end_offset: int) -> str | None:
-        """The value of the last committed record with ``key`` from ``begin_offset`` to before ``end_offset``; None when
-        there is none. Waits while a transaction of another task is open that hides a record with ``key``.
+        """The value of the last committed record with ``key`` from ``begin_offset`` to before ``end_offset``; empty
+        text for a null value; None when there is no such record. Waits while a transaction of another task is open that
+        hides a record with ``key``.
 
         :raises UnreachableError: when the partition cannot be read to ``end_offset`` within
             :data:`LEDGER_READ_TIMEOUT_S`.

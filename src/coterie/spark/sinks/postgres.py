@@ -124,5 +124,7 @@ def _separated_rows(batch: Batch) -> SeparatedRows:
     if batch.bad_row_separator is not None:
         return batch.bad_row_separator.separate()
     return SeparatedRows(
-        read_arrow_batches(batch.rows, is_small=batch.is_small, has_bounded_partitions=batch.has_bounded_partitions)
+        read_arrow_batches(
+            batch.rows, is_small=batch.is_small, has_bounded_spark_partitions=batch.has_bounded_spark_partitions
+        )
     )

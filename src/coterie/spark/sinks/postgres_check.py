@@ -46,7 +46,7 @@ def find_first_server_error(config: PrefixedConfig) -> dict[str, list[str]]:
     )
     try:
         with connect(short_timeout_target, "coterie validate") as session:
-            return _find_first_error(session, target, config)
+            return _find_first_server_or_table_error(session, target, config)
     except UnreachableError as error:
         return config.error_by_key("connection.url", str(error))
     except WorldError as error:  # The search path is empty: the name of the table can contain the schema.
@@ -57,7 +57,9 @@ def find_first_server_error(config: PrefixedConfig) -> dict[str, list[str]]:
         )
 
 
-def _find_first_error(session: PostgresSession, target: PostgresTarget, config: PrefixedConfig) -> dict[str, list[str]]:
+def _find_first_server_or_table_error(
+    session: PostgresSession, target: PostgresTarget, config: PrefixedConfig
+) -> dict[str, list[str]]:
     """The first error found, as a message by the user's key: about the server's version, the schema, the tables, the
     user's rights or the key columns. Empty when none was found. Types of columns are not checked.
 

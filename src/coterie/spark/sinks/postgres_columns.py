@@ -33,7 +33,7 @@ def select_columns_to_write(rows: DataFrame, target: PostgresTarget, config: Pre
     # Rows that do not come from Kafka records always have a value.
     is_tombstone = exact_column(DELETED_COLUMN) if has_metadata_column(rows, MetadataColumn.TOMBSTONE) else F.lit(False)
     if target.is_key_from_record_key:
-        keys = _record_key_columns(rows, target.primary_key_columns, config)
+        keys = _columns_of_record_key(rows, target.primary_key_columns, config)
         if not target.deletes_on_tombstones:
             keys = {
                 name: F.when(~is_tombstone, key).otherwise(F.raise_error(_TOMBSTONE_ERROR))
@@ -47,7 +47,7 @@ def select_columns_to_write(rows: DataFrame, target: PostgresTarget, config: Pre
     return rows.select(*selected)
 
 
-def _record_key_columns(rows: DataFrame, names: tuple[str, ...], config: PrefixedConfig) -> dict[str, Column]:
+def _columns_of_record_key(rows: DataFrame, names: tuple[str, ...], config: PrefixedConfig) -> dict[str, Column]:
     """The columns of the record's key, by the names of the key columns (``names``): the key's fields of these names; a
     key that is not a struct is the only column.
 

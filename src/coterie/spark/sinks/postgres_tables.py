@@ -153,7 +153,7 @@ def _type_text(type_: DataType) -> str:
 # -- rows as text -----------------------------------------------------------------------------------------------------
 
 
-def to_copy_csv(arrow_batch: pa.RecordBatch, first_position: int | None = None) -> bytes:
+def to_csv_for_copy(arrow_batch: pa.RecordBatch, first_position: int | None = None) -> bytes:
     """The rows as lines for ``COPY … (FORMAT csv)``. Text is always quoted and null never, so that empty text and null
     differ.
 

@@ -46,7 +46,7 @@ from coterie.spark.sinks.postgres_tables import (
     find_first_row_with_nul_character,
     find_first_row_with_null,
     quote_name,
-    to_copy_csv,
+    to_csv_for_copy,
 )
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
@@ -121,14 +121,14 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
         """Wait for the server, with a time limit. psycopg calls this override of its method with a generator ``gen``
         that yields at each wait on the connection.
 
-        :raises psycopg.OperationalError: when the server does not respond within :attr:`wait_limit_s`, or the session
-            is abandoned. The connection is then closed.
+        :raises psycopg.OperationalError: when the server does not respond within :attr:`wait_limit_s`, or another
+            thread has set :attr:`must_end_wait`. The connection is then closed.
         """
         return super().wait(self._with_time_limit(gen), *args, **kwargs)
 
     def _with_time_limit(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """A generator that yields and returns what ``gen``, a wait of psycopg, yields and returns; but it closes the
-        connection and raises the error of :meth:`wait` when the time limit is over or the session is abandoned."""
+        connection and raises the error of :meth:`wait` when the time limit is over or :attr:`must_end_wait` is set."""
         deadline_s = time.monotonic() + self.wait_limit_s
         try:
             state = next(gen)
@@ -237,16 +237,16 @@ class PostgresWriter:
                 error, "the take-over of task " + self._ledger_row_key[0]
             ) from error
         finally:
-            self._roll_back_and_return_session(session)
+            self._roll_back_and_give_back_session(session)
 
     def _try_take_over_or_raise_fenced(self, session: PostgresSession) -> bool:
         """Try to store this start in the ledger. True when it is stored and no session of
-        :meth:`_list_pids_and_names_to_end` is left. False when such a session exists, before or after the start was
+        :meth:`_list_sessions_to_end` is left. False when such a session exists, before or after the start was
         stored, or when the lock of the ledger's row was not available within 1 s.
 
         :raises FencedError: when a later start has taken over.
         """
-        if self._list_pids_and_names_to_end(session):
+        if self._list_sessions_to_end(session):
             return False
         statement = (
             f"INSERT INTO {self._ledger} AS l (task, lineage, start, batch) VALUES (%s, %s, %s, -1) "
@@ -261,9 +261,9 @@ class PostgresWriter:
         except errors.LockNotAvailable:
             session.rollback()
             return False
-        return not self._list_pids_and_names_to_end(session)
+        return not self._list_sessions_to_end(session)
 
-    def _list_pids_and_names_to_end(self, session: PostgresSession) -> list[tuple[int, str]]:
+    def _list_sessions_to_end(self, session: PostgresSession) -> list[tuple[int, str]]:
         """The other sessions of this task and lineage on the server, except those of later starts: of each, the process
         id on the server and the application name. Other sessions of this start count, too."""
         statement = (
@@ -275,13 +275,13 @@ class PostgresWriter:
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
     def _end_earlier_or_leftover_sessions(self, session: PostgresSession, deadline_s: float) -> None:
-        """Order the server to end each session of :meth:`_list_pids_and_names_to_end` (those of earlier starts, and
+        """Order the server to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and
         other sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each.
 
         :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed before this call. No session is
             ended then; the message names the sessions that are left.
         """
-        sessions = self._list_pids_and_names_to_end(session)
+        sessions = self._list_sessions_to_end(session)
         if (remaining_s := deadline_s - time.monotonic()) <= 0:
             pids = ", ".join(str(pid) for pid, _ in sessions)
             raise WorldError(
@@ -349,7 +349,7 @@ class PostgresWriter:
                 with closing(separate()) as separated_rows:
                     self._write_good_and_bad_rows(session, batch_id, columns, separated_rows)
         except BaseException as error:
-            self._roll_back_and_return_session(session)
+            self._roll_back_and_give_back_session(session)
             if isinstance(error, psycopg.Error):
                 raise self._flag_changed_tables_and_make_error(
                     error, f"the writing of batch {batch_id} of task {self._ledger_row_key[0]}"
@@ -359,7 +359,7 @@ class PostgresWriter:
 
     def _claim_batch(self, session: PostgresSession, batch_id: int) -> bool:
         """Store ``batch_id`` in the ledger's row of this task and lineage, and lock the row until the transaction ends.
-        False when the table has the batch already.
+        Returns True; or False, without a change, when the table has the batch already.
 
         :raises FencedError: when another start has taken over.
         :raises WorldError: when the row was removed.
@@ -398,7 +398,7 @@ class PostgresWriter:
                 statement = f"COPY {self._dead_letter_table} ({columns}) FROM STDIN (FORMAT csv)"
                 with cursor.copy(statement.encode()) as copy:
                     for arrow_batch in separated_rows.read_bad_rows():
-                        copy.write(to_copy_csv(dead_letter_arrow_batch_for_table(arrow_batch, self._lineage.task)))
+                        copy.write(to_csv_for_copy(dead_letter_arrow_batch_for_table(arrow_batch, self._lineage.task)))
 
     def _append_or_upsert_good_rows(
         self,
@@ -463,7 +463,7 @@ class PostgresWriter:
                     raise self._make_row_error(
                         batch_id, rows_written, row_and_column, "is null, and the column is in pk.fields"
                     )
-                csv_lines = to_copy_csv(arrow_batch, rows_written if self._target.is_upsert else None)
+                csv_lines = to_csv_for_copy(arrow_batch, rows_written if self._target.is_upsert else None)
                 # A byte 0 in the lines can only be this character in text: bytea is written as hexadecimal digits.
                 if b"\0" in csv_lines and (row_and_column := find_first_row_with_nul_character(arrow_batch)):
                     raise self._make_row_error(
@@ -529,7 +529,7 @@ class PostgresWriter:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _borrow_session(self) -> PostgresSession:
-        """The idle session, or a new one. The caller must return it by :meth:`_roll_back_and_return_session`.
+        """The idle session, or a new one. The caller must return it by :meth:`_roll_back_and_give_back_session`.
 
         :raises FencedError: when this writer is closed.
         :raises UnreachableError: when the server cannot be reached.
@@ -552,7 +552,7 @@ class PostgresWriter:
         readable = str(self._lineage.task).encode("ascii", "replace").decode()
         return f"{self._session_name_prefix}{self._start_number} {readable}"[:63]
 
-    def _roll_back_and_return_session(self, session: PostgresSession) -> None:
+    def _roll_back_and_give_back_session(self, session: PostgresSession) -> None:
         """Roll back an open transaction. Keep the session for the next batch, unless its connection is broken or this
         writer is closed."""
         try:
@@ -594,7 +594,7 @@ class PostgresWriter:
                 error, f"the commit of batch {batch_id} of task {self._ledger_row_key[0]}"
             ) from error
         finally:
-            self._roll_back_and_return_session(session)
+            self._roll_back_and_give_back_session(session)
 
     def _flag_changed_tables_and_make_error(self, error: psycopg.Error, operation: str) -> Exception:
         """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is

@@ -21,7 +21,7 @@ from coterie.spark.smt.transform_type import (
     KeyOrValue,
     TransformType,
     field_types,
-    filter_rows_within_predicate,
+    filter_rows_to_which_transform_applies,
     make_transform_config_key,
     replace_all_fields,
     require_columns,
@@ -99,7 +99,7 @@ def _tombstone_handling_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey
     return {}
 
 
-def _paths_and_new_names_to_add(settings: PrefixedConfig, name: str) -> list[tuple[list[str], str]]:
+def _field_paths_and_new_names_to_add(settings: PrefixedConfig, name: str) -> list[tuple[list[str], str]]:
     """The fields that the config key ``name`` (``add.fields`` or ``add.headers``) lists. Each field is a pair: the path
     of the field in the event, and the name of the new column or header, with the configured prefix."""
     prefix = settings.required_value(EXTRACT_NEW_RECORD_STATE.definition, f"{name}.prefix", str)
@@ -131,7 +131,10 @@ def _event_or_source_field_or_raise(event_fields: dict[str, DataType], path: lis
 def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """ExtractNewRecordState: replace each change event by the row after the change. Deletions and tombstones are
     handled as the config requires (:class:`TombstoneHandling`); truncations and messages are dropped. An event with an
-    unknown ``op`` fails when the rows are evaluated."""
+    unknown ``op`` fails when the rows are evaluated.
+
+    :raises ValueError, ConfigError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     event_fields = field_types(rows, KeyOrValue.VALUE)
     after_type = event_fields.get("after")
     if "op" not in event_fields or not isinstance(after_type, StructType) or event_fields.get("before") != after_type:
@@ -158,7 +161,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
         .when(op.isin("t", "m"), F.lit(False))
         .otherwise(unknown_op_error)
     )
-    rows = filter_rows_within_predicate(rows, is_kept)
+    rows = filter_rows_to_which_transform_applies(rows, is_kept)
     is_rewritten = handling in (TombstoneHandling.REWRITE, TombstoneHandling.REWRITE_WITH_TOMBSTONE)
     row_value = (
         F.when(is_delete, exact_column("before")).otherwise(exact_column("after"))
@@ -170,7 +173,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings:
         new_fields[DELETED_COLUMN] = F.when(~was_tombstone, is_delete.cast("string"))
     headers = []
     for name in ("add.fields", "add.headers"):
-        for path, new_name in _paths_and_new_names_to_add(settings, name):
+        for path, new_name in _field_paths_and_new_names_to_add(settings, name):
             try:
                 field_column = _event_or_source_field_or_raise(event_fields, path)
             except ValueError as error:

@@ -109,7 +109,10 @@ def _cast_column(value: Column, old_type: DataType, new_type_name: str) -> Colum
 
 
 def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """Cast: change the types of fields, or of a key or value that is not a struct."""
+    """Cast: change the types of fields, or of a key or value that is not a struct.
+
+    :raises ValueError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     spec = parse_cast_spec(settings.required_value(CAST.definition, "spec", str))
     if "" in spec:
         name = non_struct_column_name_or_none(rows, side)
@@ -152,7 +155,7 @@ _METADATA_BY_INSERT_KEY = {
 """By key of InsertField: the metadata column that is inserted, and its description in the documentation of the key."""
 
 
-def _insert_field_errors(settings: PrefixedConfig) -> ErrorsByKey:
+def _insert_field_config_errors(settings: PrefixedConfig) -> ErrorsByKey:
     """An error, by key, if InsertField would insert nothing, or has a ``static.field`` without a ``static.value``."""
     values = {
         key.name: settings.optional_value(INSERT_FIELD.definition, key.name, str) for key in INSERT_FIELD.keys[:6]
@@ -171,7 +174,11 @@ def _insert_field_errors(settings: PrefixedConfig) -> ErrorsByKey:
 
 
 def _apply_insert_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """InsertField: add fields with the record's topic, partition, offset or timestamp, or with a fixed text."""
+    """InsertField: add fields with the record's topic, partition, offset or timestamp, or with a fixed text. A new
+    field replaces an existing one of its name.
+
+    :raises ValueError, ConfigError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     definition, new_fields = INSERT_FIELD.definition, field_columns(rows, side)
     for name, (metadata, _) in _METADATA_BY_INSERT_KEY.items():
         if (field_name := settings.optional_value(definition, name, str)) is not None:
@@ -210,7 +217,7 @@ INSERT_FIELD = TransformType(
         REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_apply_insert_field,
-    value_combination_errors=_insert_field_errors,
+    value_combination_errors=_insert_field_config_errors,
 )
 
 # -- ReplaceField -----------------------------------------------------------------------------------------------------
@@ -240,7 +247,10 @@ def _renames_error(value: str) -> str | None:
 
 
 def _apply_replace_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """ReplaceField: remove and rename fields."""
+    """ReplaceField: remove and rename fields.
+
+    :raises ValueError, ConfigError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     definition, columns = REPLACE_FIELD.definition, field_columns(rows, side)
     include, exclude = (list(settings.required_value(definition, name, tuple)) for name in ("include", "exclude"))
     renames = _parse_renames(",".join(settings.required_value(definition, "renames", tuple)))
@@ -338,7 +348,10 @@ def _empty_value_literal(masked_name: str, type_: DataType) -> Column:
 
 
 def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """MaskField: replace the values of fields by empty values or by a replacement; a null stays null."""
+    """MaskField: replace the values of fields by empty values or by a replacement; a null stays null.
+
+    :raises ValueError, ConfigError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     definition, types_by_name, new_fields = MASK_FIELD.definition, field_types(rows, side), field_columns(rows, side)
     replacement = settings.optional_value(definition, "replacement", str)
     for name in require_columns(list(settings.required_value(definition, "fields", tuple)), types_by_name):
@@ -378,7 +391,11 @@ MASK_FIELD = TransformType(
 
 
 def _apply_value_to_key(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """ValueToKey: the record's key becomes a struct of fields of the value."""
+    """ValueToKey: the record's key becomes a struct of fields of the value. A tombstone fails when the rows are
+    evaluated.
+
+    :raises ValueError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     columns = field_columns(rows, KeyOrValue.VALUE)
     names = require_columns(list(settings.required_value(VALUE_TO_KEY.definition, "fields", tuple)), columns)
     key = F.struct(*(columns[name].alias(name) for name in names))
@@ -449,7 +466,11 @@ def _parse_field_path(text: str) -> list[str]:
 
 
 def _apply_extract_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """ExtractField: the key or value becomes the value of one of its fields."""
+    """ExtractField: the key or value becomes the value of one of its fields. A value that is not a struct becomes the
+    column ``value``.
+
+    :raises ValueError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     definition = EXTRACT_FIELD.definition
     field_setting = settings.required_value(definition, "field", str)
     path = (
@@ -507,7 +528,10 @@ def _innermost_fields_by_flat_name(prefix: str, value: Column, type_: DataType, 
 
 
 def _apply_flatten(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """Flatten: replace each field that is a struct by its innermost fields."""
+    """Flatten: replace each field that is a struct by its innermost fields.
+
+    :raises ValueError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     delimiter = settings.required_value(FLATTEN.definition, "delimiter", str)
     columns, flat_fields = field_columns(rows, side), list[tuple[str, Column]]()
     for name, type_ in field_types(rows, side).items():
@@ -595,7 +619,10 @@ def _from_timestamp(timestamp: Column, target: str, format_: str, precision: str
 
 
 def _apply_timestamp_converter(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """TimestampConverter: convert one field, or a key or value that is not a struct, to another type of time."""
+    """TimestampConverter: convert one field, or a key or value that is not a struct, to another type of time.
+
+    :raises ValueError: when the columns do not fit: see :attr:`TransformType.apply`.
+    """
     definition = TIMESTAMP_CONVERTER.definition
     name, target, format_, precision = (
         settings.required_value(definition, name_, str)

@@ -23,7 +23,11 @@ them."""
 
 def _apply_function(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """Function: replace ``rows`` by the rows that the user's function returns for them. The metadata columns are
-    removed before the call, so neither the function nor the result has them. ``side`` has no effect."""
+    removed before the call, so neither the function nor the result has them. ``side`` has no effect.
+
+    :raises ValueError: when the extra ``coterie[python]`` is not installed, or as :func:`load_allowed_function`.
+    :raises ConfigError: when Spark cannot parse ``schema``.
+    """
     if missing_message := missing_extra_message("python"):
         raise ValueError(missing_message)
     definition = FUNCTION.definition

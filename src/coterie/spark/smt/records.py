@@ -14,7 +14,7 @@ from coterie.spark.smt.transform_type import (
     KeyOrValue,
     TransformType,
     field_columns,
-    filter_rows_within_predicate,
+    filter_rows_to_which_transform_applies,
     make_transform_config_key,
     name_list_error,
     replace_all_fields,
@@ -145,7 +145,12 @@ DROP_HEADERS = TransformType(
 
 
 def _apply_regex_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
-    """RegexRouter: a topic that ``regex`` matches as a whole becomes ``replacement``; other topics stay."""
+    """RegexRouter: a topic that ``regex`` matches as a whole becomes ``replacement``, in which ``$1`` is the first
+    group; other topics stay.
+
+    :raises ValueError: when the rows have no topic.
+    :raises ConfigError: when ``regex`` is not valid.
+    """
     definition, topic = REGEX_ROUTER.definition, required_metadata_column(rows, MetadataColumn.TOPIC)
     try:
         pattern = checked_whole_match_pattern(rows.sparkSession, settings.required_value(definition, "regex", str))
@@ -216,7 +221,7 @@ def _apply_filter(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -
     """Filter: keep only the rows for which ``condition`` is true; without a condition, drop all rows. With a predicate,
     only rows that match the predicate are dropped."""
     condition = settings.optional_value(FILTER.definition, "condition", str)
-    return filter_rows_within_predicate(rows, F.lit(False) if condition is None else F.expr(condition))
+    return filter_rows_to_which_transform_applies(rows, F.lit(False) if condition is None else F.expr(condition))
 
 
 FILTER = TransformType(

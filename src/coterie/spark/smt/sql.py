@@ -44,7 +44,7 @@ _UNSUPPORTED_NODES = {
 """By Spark's name of a plan node that does not work row by row: the name of the SQL feature in error messages."""
 
 
-def _apply_query(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
+def _apply_sql(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """Sql: the result of the query over ``rows``, with their metadata columns (hidden columns with a record's key,
     headers, ...), which the query cannot read or change."""
     query = settings.required_value(SQL.definition, "query", str)
@@ -144,6 +144,6 @@ SQL = TransformType(
             "query", "SELECT … FROM source, over each row.", "Query", validator=blank_value_error
         ),
     ),
-    apply=_apply_query,
+    apply=_apply_sql,
     accepts_predicate=False,
 )

@@ -210,7 +210,7 @@ def require_columns(names: list[str], existing: Mapping[str, object]) -> list[st
     return names
 
 
-def filter_rows_within_predicate(rows: DataFrame, condition: Column) -> DataFrame:
+def filter_rows_to_which_transform_applies(rows: DataFrame, condition: Column) -> DataFrame:
     """The rows for which ``condition`` is true; null is not true. In a transform with a predicate, the rows to which
     the transform is not applied are kept too."""
     return rows.where(

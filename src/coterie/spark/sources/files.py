@@ -400,11 +400,11 @@ class FileSource:
                 return False
         return True
 
-    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Whether the Spark partitions of the batch are bounded (:meth:`Source.has_bounded_partitions`). Only the files
-        that this task reads count. True in two cases: no file of the batch can make a Spark partition that is larger in
-        memory than :data:`SPARK_PARTITION_BYTES_MAX`; or all files together have at most twice this size after
-        decompression. False if the size of a file is needed and cannot be read.
+    def has_bounded_spark_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Whether the Spark partitions of the batch are bounded (:meth:`Source.has_bounded_spark_partitions`). Only the
+        files that this task reads count. True in two cases: no file of the batch can make a Spark partition that is
+        larger in memory than :data:`SPARK_PARTITION_BYTES_MAX`; or all files together have at most twice this size
+        after decompression. False if the size of a file is needed and cannot be read.
 
         Spark divides files into parts of at most ``spark.sql.files.maxPartitionBytes``, which is
         :data:`SPARK_PARTITION_BYTES_MAX`. Two kinds of files can exceed this in memory: Spark does not divide a file
@@ -441,7 +441,7 @@ class FileSource:
         if not self._is_assumed_larger_in_memory(path):
             return size_bytes
         assumed_bytes = size_bytes * DECOMPRESSION_FACTOR
-        return max(assumed_bytes, _size_in_gzip_trailer(path)) if path.endswith(".gz") else assumed_bytes
+        return max(assumed_bytes, _size_bytes_in_gzip_trailer(path)) if path.endswith(".gz") else assumed_bytes
 
     def _footer_row_count_or_zero(self, path: str) -> int:
         """The number of rows of a file according to its footer; 0 for formats without a footer.
@@ -572,7 +572,7 @@ def _sorted_names_that_spark_reads(names: Sequence[str]) -> list[str]:
     return sorted(set(names) - hidden_names - set(paths_with_glob_characters(names)))
 
 
-def _size_in_gzip_trailer(path: str) -> int:
+def _size_bytes_in_gzip_trailer(path: str) -> int:
     """The decompressed size, modulo 4 GiB, of the last member of a gzip file, in bytes: most files have one member. The
     file ends with this number (RFC 1952, ISIZE).
 

@@ -75,8 +75,8 @@ from coterie.spark.sources.kafka_positions import (
     KafkaPositionStore,
     TopicIdPartition,
     commit_empty_batch_to_positions,
-    committed_offsets,
     first_unplanned_offsets,
+    offsets_of_committed_batches,
     parse_kafka_offset,
     parse_topic_partition,
     partitions_in_checkpoint,
@@ -425,7 +425,7 @@ class KafkaSource:
     def initial_positions(
         cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
     ) -> Positions:
-        """The initial offsets of ``source_partitions``, which were never read.
+        """The initial offsets of ``source_partitions``, which were never read, or whose positions a user has removed.
 
         With ``is_new_connector`` the config determines the offset of a partition: ``start.offsets``, else
         ``start.timestamp.ms``, else ``auto.offset.reset``. Otherwise the partition was found later, and is read from
@@ -653,7 +653,7 @@ class KafkaSource:
             )
         return rows <= SMALL_BATCH_ROWS_MAX and rows * self.sampled_mean_record_bytes <= SMALL_BATCH_BYTES_MAX
 
-    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+    def has_bounded_spark_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Always True: :meth:`read` bounds the records of a Spark partition by their sampled size, and
         :meth:`is_batch_small` refuses a batch that was planned for smaller records."""
         return True
@@ -711,7 +711,7 @@ class KafkaSource:
     def group_offsets(self, checkpoint: Path) -> GroupOffsets:
         """The offsets that this task's committed batches have reached, to be committed for the consumer group
         ``connect-<connector name>``, which is the group of a sink connector in Connect."""
-        offsets = committed_offsets(checkpoint, self._partitions)
+        offsets = offsets_of_committed_batches(checkpoint, self._partitions)
         return GroupOffsets(
             group_id=f"connect-{self.prefixed_config.config['name']}",
             next_offsets={
@@ -790,7 +790,9 @@ class KafkaSource:
         :raises WorldError: when records were deleted and ``auto.offset.reset`` is ``none``.
         """
         in_flight = find_batch_id_in_flight(checkpoint)
-        positions = (first_unplanned_offsets if in_flight is None else committed_offsets)(checkpoint, self._partitions)
+        positions = (first_unplanned_offsets if in_flight is None else offsets_of_committed_batches)(
+            checkpoint, self._partitions
+        )
         deleted_counts = _deleted_offset_counts(admin, positions)
         self.has_deleted_records_in_flight = bool(deleted_counts) and in_flight is not None
         if not deleted_counts:

@@ -125,11 +125,11 @@ class KafkaPositionStore:
     of the next record to read, by the text of a :class:`TopicIdPartition`."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
-        return committed_offsets(
+        return offsets_of_committed_batches(
             checkpoint, [TopicIdPartition.parse(partition_text) for partition_text in source_partitions]
         )
 
-    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+    def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:
         create_initial_offsets_file(checkpoint, positions)
 
 
@@ -151,7 +151,7 @@ def create_initial_offsets_file(checkpoint: Path, positions: Positions) -> None:
     temporary_file.rename(path)
 
 
-def committed_offsets(checkpoint: Path, partitions: Iterable[TopicIdPartition]) -> Positions:
+def offsets_of_committed_batches(checkpoint: Path, partitions: Iterable[TopicIdPartition]) -> Positions:
     """By the text of each of ``partitions``: the offset at which the last committed batch ends and the next one starts;
     before the first commit, the offset at which batch 0 starts. Partitions of which the checkpoint has no offset are
     left out."""

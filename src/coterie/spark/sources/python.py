@@ -151,7 +151,7 @@ class PythonSource:
         """Always False: from the plan of an unknown source the number of a batch's rows cannot be determined."""
         return False
 
-    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+    def has_bounded_spark_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Always False: from the plan of an unknown source the size of a Spark partition cannot be determined."""
         return False
 

@@ -62,7 +62,7 @@ class RatePositionStore:
         offset = last_committed_source_offset(checkpoint)
         return {} if offset is None else {source_partitions[0]: int(offset)}
 
-    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+    def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:
         """Write ``positions`` so that the stream continues from now with the value that follows the last one read. No
         value is skipped for the time since the task last ran: in that time no values are generated."""
         for seconds in positions.values():
@@ -180,7 +180,7 @@ class RateSource:
         seconds = int(planned_source_offset(checkpoint, batch_id) or 0) - int(previous_offset or 0)
         return seconds * self.rows_per_second <= SMALL_BATCH_ROWS_MAX
 
-    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+    def has_bounded_spark_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Always False: one Spark partition has the rows of all seconds since the last batch, however long ago that
         was."""
         return False
