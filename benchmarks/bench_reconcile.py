@@ -34,7 +34,7 @@ from coterie.groups.connect.reconcile import reconcile
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import Reply, TimerFired
-from coterie.nouns.connect_groups import JOIN, ConfiguredJobs, HeartbeatResponse
+from coterie.nouns.connect_groups import JOIN_EPOCH, ConfiguredJobs, HeartbeatResponse
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
@@ -114,7 +114,7 @@ def measure_reconcile(count: int) -> Mapping[str, float]:
     has given them back."""
     member = MemberId("member")
     everything, half = Jobs.of(light_jobs(count)), Jobs.of(itertools.islice(light_jobs(count), count // 2))
-    new = CurrentAssignment(member_id=member, member_epoch=JOIN, previous_epoch=JOIN, request_number=1)
+    new = CurrentAssignment(member_id=member, member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH, request_number=1)
     holder: dict[Job, MemberId] = {}
 
     def next_step(current: CurrentAssignment, target: Jobs, epoch: int, owned: Jobs | None) -> CurrentAssignment:
@@ -150,7 +150,7 @@ def measure_member_steps(count: int) -> Mapping[str, float]:
     group.join([first], everything)
     group.install({first: everything})
     took_ms = {}
-    assigned, took_ms["assign"] = group.timed(group.heartbeat(first, JOIN, has_all_fields=True))
+    assigned, took_ms["assign"] = group.timed(group.heartbeat(first, JOIN_EPOCH, has_all_fields=True))
     assert assigned.assignment is not None
     assert len(assigned.assignment.jobs) == count
     group.timed(group.heartbeat(first, assigned.member_epoch, owned=everything))
@@ -180,7 +180,7 @@ def measure_settled(size: int, jobs_per_member: int) -> dict[str, float]:
     group.join(members, Jobs.of(jobs))
     group.install(shares)
     for member, share in shares.items():
-        response, _ = group.timed(group.heartbeat(member, JOIN, has_all_fields=True))
+        response, _ = group.timed(group.heartbeat(member, JOIN_EPOCH, has_all_fields=True))
         group.timed(group.heartbeat(member, response.member_epoch, owned=share))
     sample = members[:: max(1, size // SAMPLE)][:SAMPLE]
     epoch = MemberEpoch(group.group.assignment_epoch)
@@ -219,7 +219,7 @@ class SteppedGroup:
             self.timed(
                 self.heartbeat(
                     member,
-                    JOIN,
+                    JOIN_EPOCH,
                     has_all_fields=True,
                     configured=ConfiguredJobs(config_offset=ConfigOffset(1), jobs=configured) if not place else None,
                 )

@@ -17,7 +17,7 @@ from benchmarks.brokers import MeasuredBroker, pinned_to_core, print_progress
 from benchmarks.http_client import http
 from benchmarks.task_log import TaskLogEntry, TaskTimeline, now_ms, parse_entries
 from coterie.cli.processes import Child, Children
-from coterie.nouns.group_description import MAX_DELAY_CONFIG
+from coterie.nouns.group_description import SCHEDULED_REBALANCE_DELAY_CONFIG
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
 from tests.kafka.real_kafka import ProgramUnavailableError, fetch, java_path
@@ -275,7 +275,7 @@ class ConnectGroupWorkers(CoterieWorkers):
         super().__init__(folder, children, port=port, protocol="static", delay_ms=delay_ms, workers_port=workers_port)
         self._assignor_key = {"client": "group.local.assignors", "server": "group.remote.assignor"}[protocol]
         # The coordinator's assignor does not know the setting of the workers.
-        set_group_config(port, self.group_id, MAX_DELAY_CONFIG, str(delay_ms))
+        set_group_config(port, self.group_id, SCHEDULED_REBALANCE_DELAY_CONFIG, str(delay_ms))
 
     def further_properties(self) -> str:
         return f"{super().further_properties()}group.protocol=connect\n{self._assignor_key}=cooperative\n"

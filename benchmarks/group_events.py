@@ -17,8 +17,8 @@ from benchmarks.light_groups import CONNECT_GROUP, LightJobGroup, light_jobs
 from benchmarks.light_job_member import JobMember
 from coterie.assignors.assignor_state import union_of_jobs
 from coterie.cli.processes import Children
-from coterie.nouns.connect_groups import JOIN
-from coterie.nouns.group_description import MAX_DELAY_CONFIG
+from coterie.nouns.connect_groups import JOIN_EPOCH
+from coterie.nouns.group_description import SCHEDULED_REBALANCE_DELAY_CONFIG
 from coterie.nouns.ids import MemberEpoch
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
@@ -47,7 +47,7 @@ def measure_system(
         with running as broker, brokers.pinned_to_core(brokers.other_core(core)):
             # No delay: jobs of a member that is gone go to other members at once.
             if system != "classic":
-                fleets.set_group_config(broker.port, CONNECT_GROUP, MAX_DELAY_CONFIG, "0")
+                fleets.set_group_config(broker.port, CONNECT_GROUP, SCHEDULED_REBALANCE_DELAY_CONFIG, "0")
             return asyncio.run(play(system, broker, members, jobs, idle_s))
 
 
@@ -130,7 +130,7 @@ class EventfulGroup(LightJobGroup[JobMember]):
         after = self._owner_by_job()
         return {
             # The coordinator's own computations are seen by the epochs that they cause.
-            "computations": self._computed() - computed or len(self._epochs_seen - epochs - {JOIN}),
+            "computations": self._computed() - computed or len(self._epochs_seen - epochs - {JOIN_EPOCH}),
             "to_balanced_s": round(balanced_s, 3),
             "all_at_epoch_s": round(all_at_epoch_s, 3),
             "requests": balanced_traffic[0] - traffic[0],

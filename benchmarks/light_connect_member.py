@@ -19,7 +19,7 @@ from coterie.kafka.connect_group_values import (
 )
 from coterie.member.connect.messages import HeartbeatRequest, InstallAssignmentRequest, PrepareAssignmentRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
+from coterie.nouns.connect_groups import JOIN_EPOCH, LEAVE_EPOCH, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.kio_entities import build_request
@@ -87,7 +87,7 @@ class LightConnectMember(JobMember):
         request = HeartbeatRequest(
             group_id=self._group_id,
             member_id=self.member_id,
-            member_epoch=LEAVE,
+            member_epoch=LEAVE_EPOCH,
             request_number=self.heartbeats,
             owned=NO_JOBS,
             response_timeout_ms=_RESPONSE_TIMEOUT_MS,
@@ -169,7 +169,7 @@ class LightConnectMember(JobMember):
     ) -> HeartbeatRequest:
         """The next heartbeat, with a new request number."""
         self.heartbeats += 1
-        has_all_fields = has_all_fields or self.epoch == JOIN
+        has_all_fields = has_all_fields or self.epoch == JOIN_EPOCH
         further: Mapping[str, Any] = {}
         if has_all_fields:
             further = {

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from benchmarks.light_member import LightConnection
-from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.connect_groups import JOIN_EPOCH
 from coterie.nouns.ids import MemberEpoch
 from coterie.nouns.jobs import NO_JOBS, Jobs
 
@@ -17,7 +17,7 @@ class JobMember(LightConnection, ABC):
     def __init__(self, number: int, on_change: Callable[["JobMember"], None]) -> None:
         super().__init__(f"light-{number}")
         self.number = number
-        self.epoch: MemberEpoch = JOIN
+        self.epoch: MemberEpoch = JOIN_EPOCH
         """The member epoch; in a classic group the generation."""
         self.owned = NO_JOBS
         self.responses = 0

@@ -16,7 +16,7 @@ from coterie.broker.context import BrokerContext
 from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import ClassicGroupSettings
-from coterie.nouns.target_assignments import Assign
+from coterie.nouns.target_assignments import AssignFunction
 from coterie.wire.frames import RequestHeader, decode_response, encode_request, with_length
 from coterie.wire.kio_entities import build_request
 from tests.ports import free_port
@@ -39,7 +39,7 @@ class ThreadedBroker:
     """A broker on its own event loop; tests stop it and restart it on the same port and data. ``assignors`` compute
     target assignments of connect groups in it."""
 
-    def __init__(self, settings: BrokerSettings, assignors: Mapping[str, Assign] | None = None) -> None:
+    def __init__(self, settings: BrokerSettings, assignors: Mapping[str, AssignFunction] | None = None) -> None:
         self.settings = settings
         self.assignors = assignors
         self.broker: Broker

@@ -261,7 +261,7 @@ async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) 
     thread = thread_of(blocking)
     thread.notify(JobsRevoked(jobs=ORDERS))
     assert await asyncio.to_thread(blocking.begun.wait, 60)
-    for _ in range(listeners.NEWS_MAX + 2):
+    for _ in range(listeners.WAITING_NEWS_MAX + 2):
         thread.notify(JobsLost(jobs=BOTH))
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(lines) == 2
@@ -271,7 +271,7 @@ async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) 
     )
     blocking.returns.set()
     await thread.close()
-    assert len(blocking.calls) == listeners.NEWS_MAX + 1
+    assert len(blocking.calls) == listeners.WAITING_NEWS_MAX + 1
 
 
 async def test_the_end_of_a_worker_does_not_wait_for_a_plugin_that_blocks(caplog: pytest.LogCaptureFixture) -> None:

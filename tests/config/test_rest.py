@@ -32,7 +32,7 @@ def errors(properties: dict[str, str]) -> dict[str, str]:
     return {key: message for key, (message,) in raised.value.errors.items()}
 
 
-SAME_PORT = "two listeners have the same port on the same host"
+SAME_PORT = "two listeners have the same port on the same host: set another port for one of them"
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ SAME_PORT = "two listeners have the same port on the same host"
         ("listeners", "http://[::1]:1,http://[::]:1", SAME_PORT),
         ("admin.listeners", "9083", "9083 is not http://host:port or https://host:port"),
         ("admin.listeners", "http://a:1,https://A:1", SAME_PORT),
-        ("admin.listeners", "http://a:8083", "listeners has the port 8083, too"),
+        ("admin.listeners", "http://a:8083", "listeners has the port 8083, too: set another one"),
         ("rest.advertised.port", "0", "must be at least 1"),
         ("rest.advertised.listener", "ftp", "must be http or https"),
-        ("rest.advertised.listener", "https", "no listener has this scheme"),
+        ("rest.advertised.listener", "https", "listeners has no address with this scheme"),
         ("response.http.headers.config", "set X", "'set X' is not `set NAME: VALUE` or `add NAME: VALUE`"),
         ("response.http.headers.config", "put X: y", "'put X: y' is not `set NAME: VALUE` or `add NAME: VALUE`"),
     ],

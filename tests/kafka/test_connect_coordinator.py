@@ -192,7 +192,7 @@ async def test_prepare_and_install_reach_the_broker_and_their_responses_the_memb
                 target=SOME,
                 current=MORE,
                 pending=MORE,
-                former=SOME,
+                former_jobs=SOME,
             ),
             SnapshotMember(
                 member_id=OTHER,
@@ -332,7 +332,7 @@ async def test_the_description_of_a_group_has_each_field() -> None:
                     assigned=SOME,
                     pending=MORE,
                     target=SOME | MORE,
-                    awaited={OTHER: MORE},
+                    awaited_jobs_by_holder={OTHER: MORE},
                 ),
             ),
             departed=(
@@ -341,7 +341,7 @@ async def test_the_description_of_a_group_has_each_field() -> None:
                     url=WorkerUrl("u"),
                     jobs=MORE,
                     delay_left_ms=None,
-                    held_left_ms=3,
+                    held_jobs_left_ms=3,
                     reason="an operator has removed it",
                 ),
             ),

@@ -9,7 +9,7 @@ from coterie.lab.simulator.connect.run import simulate_connect_group
 from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.outcome import SimulationOutcome
 from coterie.lab.simulator.producers.run import simulate_producers
-from coterie.lab.steps import STEPS
+from coterie.lab.steps import PLAIN_STEPS
 from tests.lab.transitions import Observed
 
 SEEDS = range(1, 41)
@@ -36,7 +36,7 @@ def connect(seed: int) -> SimulationOutcome:
 @cache
 def clients(seed: int) -> SimulationOutcome:
     OBSERVED.play = f"clients, seed {seed}"
-    return simulate_clients(seed, trace_lines=STORY_LINES, steps=OBSERVED if seed in SEEDS else STEPS)
+    return simulate_clients(seed, trace_lines=STORY_LINES, steps=OBSERVED if seed in SEEDS else PLAIN_STEPS)
 
 
 @cache

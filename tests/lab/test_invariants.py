@@ -13,7 +13,7 @@ from coterie.lab.simulator.invariants import Invariant
 from coterie.lab.steps import MachineSteps
 from coterie.member.connect import messages as connect_member_messages
 from coterie.member.connect.state import Member
-from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.connect_groups import JOIN_EPOCH
 from coterie.nouns.membership import Assigned
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ class RepeatsFirstAssignment(MachineSteps):
         output = super().step_connect_member(member, event, now_ms=now_ms)
         for effect in output.effects:
             match effect:
-                case Assigned(epoch=epoch) if self.first is None and epoch > JOIN:
+                case Assigned(epoch=epoch) if self.first is None and epoch > JOIN_EPOCH:
                     self.first = effect
                 case Assigned(epoch=epoch, member_id=member_id) if self.first is not None and (
                     member_id == self.first.member_id and epoch > self.first.epoch

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.lab.simulator.__main__ import SIMULATE_BY_PLAY, main, parse_seeds, read_digests, summary_line
+from coterie.lab.simulator.__main__ import SIMULATE_FUNCTION_BY_PLAY, main, parse_seeds, read_digests, summary_line
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import CoordinatorDisk
 from coterie.lab.simulator.fleet.run import simulate_fleet
@@ -25,7 +25,9 @@ from coterie.lab.simulator.world import SimTimers, World
 from tests.lab import plays
 from tests.lab.plays import in_one_process
 
-KEPT_DIGESTS = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in SIMULATE_BY_PLAY}
+KEPT_DIGESTS = {
+    play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in SIMULATE_FUNCTION_BY_PLAY
+}
 COMPARED_MAX = 10
 """The last seed whose digest the tests compare; `make digests` compares the other seeds, too."""
 
@@ -173,7 +175,7 @@ def test_the_plays_of_producers_cover_all_listed_events() -> None:
 
 
 @in_one_process
-@pytest.mark.parametrize("play", sorted(SIMULATE_BY_PLAY))
+@pytest.mark.parametrize("play", sorted(SIMULATE_FUNCTION_BY_PLAY))
 def test_a_seed_gives_the_same_trace_with_any_string_hashes(play: str) -> None:
     """The tests' own process has other string hashes, and so had the process that wrote the kept digests."""
     ended = subprocess.run(

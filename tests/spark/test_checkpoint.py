@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.nouns.jobs import TASKS_MAX
+from coterie.nouns.jobs import TASKS_PER_CONNECTOR_MAX
 from coterie.spark import checkpoint
 from coterie.spark.checkpoint import (
     ExchangeUnsupportedError,
@@ -177,7 +177,7 @@ def test_the_longest_connector_names_become_distinct_folders_with_room_for_task_
     folders = {safe_file_name(name) for name in names}
     assert len(folders) == len(set(names))
     for folder in folders:
-        (tmp_path / f"{folder}-{TASKS_MAX}-{uuid.uuid4().hex}-{uuid.uuid4().hex}").mkdir()
+        (tmp_path / f"{folder}-{TASKS_PER_CONNECTOR_MAX}-{uuid.uuid4().hex}-{uuid.uuid4().hex}").mkdir()
 
 
 # -- many processes ---------------------------------------------------------------------------------------------------

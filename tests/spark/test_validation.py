@@ -8,7 +8,7 @@ import pytest
 from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import TASKS_MAX, ConnectorName
+from coterie.nouns.jobs import TASKS_PER_CONNECTOR_MAX, ConnectorName
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sources import files
 from coterie.spark.sources.rate import RateSource
@@ -31,8 +31,8 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"connector.class": "Nothing"}, {"connector.class"}),
     ({"tasks.max": "0", "trigger.interval.ms": "soon"}, {"tasks.max", "trigger.interval.ms"}),
     ({"tasks.max": "1" * 5_000}, {"tasks.max"}),
-    ({"tasks.max": str(TASKS_MAX)}, set()),
-    ({"tasks.max": str(TASKS_MAX + 1)}, {"tasks.max"}),
+    ({"tasks.max": str(TASKS_PER_CONNECTOR_MAX)}, set()),
+    ({"tasks.max": str(TASKS_PER_CONNECTOR_MAX + 1)}, {"tasks.max"}),
     ({"name": " "}, {"name"}),
     ({"source.schema": "row BIGINTT"}, {"source.schema"}),
     ({"source.schemas": "x"}, {"source.schemas"}),

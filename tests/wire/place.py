@@ -28,7 +28,7 @@ CONNECT_PLACE = ConnectMembershipHandover(
     assignment_epoch=GroupEpoch(6),
     config_offset=ConfigOffset(42),
     jobs=PLACE.jobs,
-    job_epochs={
+    jobs_by_assignment_epoch={
         GroupEpoch(2): Jobs(frozenset({ODD}), frozenset()),
         GroupEpoch(6): Jobs(frozenset(), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
     },

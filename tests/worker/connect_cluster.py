@@ -20,7 +20,7 @@ from coterie.member.connect.messages import Request, Response, Timer
 from coterie.member.connect.state import Member, MemberSettings
 from coterie.nouns.ids import GroupId, MemberId, WorkerUrl
 from coterie.nouns.membership import GroupProtocolName
-from coterie.nouns.target_assignments import Assign
+from coterie.nouns.target_assignments import AssignFunction
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
 from tests.worker.simulated import Cluster, Running
@@ -79,7 +79,7 @@ class ConnectCluster(Cluster):
         coordinator = KafkaConnectCoordinatorClient([self._bootstrap], client_id="worker", request_timeout_ms=10_000)
         return ConnectMembership(settings, coordinator)
 
-    def assignors(self, policy: RebalancePolicy) -> Mapping[str, Assign]:
+    def assignors(self, policy: RebalancePolicy) -> Mapping[str, AssignFunction]:
         return assign_functions_by_name([CooperativeAssignor(policy)])
 
     async def lose(self, running: Running) -> None:

@@ -63,7 +63,7 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
     UpdateAssignor,
 )
-from coterie.nouns.target_assignments import Assign
+from coterie.nouns.target_assignments import AssignFunction
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import (
     decode_version_and_assignment,
@@ -736,7 +736,7 @@ class Cluster:
         """The membership of a new worker."""
         return self.group.join(url, protocol)
 
-    def assignors(self, policy: RebalancePolicy) -> Mapping[str, Assign]:
+    def assignors(self, policy: RebalancePolicy) -> Mapping[str, AssignFunction]:
         """The assignors that a new worker offers to its group."""
         return {}
 

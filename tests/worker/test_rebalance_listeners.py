@@ -17,7 +17,7 @@ from coterie.cli import listeners
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
 from coterie.member.connect.messages import HeartbeatRequest
-from coterie.nouns.connect_groups import LEAVE
+from coterie.nouns.connect_groups import LEAVE_EPOCH
 from coterie.nouns.ids import GroupEpoch, GroupId, MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from tests.worker.fleet import Link
@@ -175,7 +175,7 @@ async def put_out(port: int, member: MemberId) -> None:
             HeartbeatRequest(
                 group_id=GROUP,
                 member_id=member,
-                member_epoch=LEAVE,
+                member_epoch=LEAVE_EPOCH,
                 request_number=1_000_000,
                 response_timeout_ms=10_000,
             )

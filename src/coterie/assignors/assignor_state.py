@@ -22,7 +22,8 @@ class MemberOutcome(NamedTuple):
     kept: Jobs
     """The jobs that the member reported as running and keeps."""
     assigned: Jobs = NO_JOBS
-    """The jobs that the member receives in this round. It may never receive the assignment that contains them."""
+    """The jobs that the round assigns to the member in addition to ``kept``. The member may never receive the
+    assignment that contains these jobs, and then has not run them."""
     revoked_by_reason: Mapping[RevocationReason, Jobs] = MappingProxyType({})
     """The revoked jobs, grouped by their reason; each job has one reason."""
     is_draining: bool = False

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from coterie.assignors.target import NO_CHANGE, Load, LoadChange, compute_balanced_target
+from coterie.assignors.target import NO_LOAD_CHANGE, Load, LoadChange, compute_balanced_target
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 
@@ -43,7 +43,7 @@ def jobs_to_receive_and_release(
     assigned: dict[MemberId, Jobs] = {}
     released: dict[MemberId, Jobs] = {}
     for member, change in zip(order, changes, strict=True):
-        if change is NO_CHANGE:
+        if change is NO_LOAD_CHANGE:
             continue
         connectors = [remaining_connectors.pop() for _ in range(min(change.connector_delta, len(remaining_connectors)))]
         tasks: list[ConnectorTaskId] = []

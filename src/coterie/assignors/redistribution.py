@@ -36,9 +36,9 @@ from typing import TypeAlias
 from coterie.assignors.quotas import Quotas
 from coterie.nouns.jobs import ConnectorName
 
-TaskCounts: TypeAlias = Sequence[Mapping[ConnectorName, int]]
+TaskCountsByWorker: TypeAlias = Sequence[Mapping[ConnectorName, int]]
 """For each worker: the number of tasks that it runs before any task moves, by connector."""
-Deltas: TypeAlias = Sequence[dict[ConnectorName, int]]
+TaskDeltas: TypeAlias = Sequence[dict[ConnectorName, int]]
 """For each worker, by connector: the number of tasks received (above zero) or released (below zero), never zero."""
 
 MINUS_INFINITY = -(1 << 60)
@@ -46,8 +46,8 @@ MINUS_INFINITY = -(1 << 60)
 
 
 def redistribute_tasks_and_set_extras(
-    task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas
-) -> Deltas:
+    task_counts: TaskCountsByWorker, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas
+) -> TaskDeltas:
     """Return the changes that bring every worker to its quota of tasks.
 
     This sets in ``quotas.has_task_extra_by_worker`` which workers have a task extra.
@@ -55,7 +55,7 @@ def redistribute_tasks_and_set_extras(
     :param task_counts: for each worker, the number of tasks that it runs, by connector.
     :param unowned_tasks: the number of tasks that no worker runs, by connector.
     """
-    deltas: Deltas = [{} for _ in task_counts]
+    deltas: TaskDeltas = [{} for _ in task_counts]
     task_surplus = quotas.task_surplus_by_worker
     givers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker > 0]
     takers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker <= 0]
@@ -100,8 +100,8 @@ def redistribute_tasks_and_set_extras(
 
 
 def _release_tasks_and_pick_additional_givers(
-    task_counts: TaskCounts,
-    deltas: Deltas,
+    task_counts: TaskCountsByWorker,
+    deltas: TaskDeltas,
     levels: "_LowestTaskCountsOfTakers",
     tasks_to_release: dict[int, int],
     givers_with_optional_extra: set[int],
@@ -176,7 +176,7 @@ class _LowestTaskCountsOfTakers:
     The next task of the connector goes to a taker with this number.
     """
 
-    def __init__(self, names: Iterable[ConnectorName], task_counts_of_takers: TaskCounts) -> None:
+    def __init__(self, names: Iterable[ConnectorName], task_counts_of_takers: TaskCountsByWorker) -> None:
         self.level_by_connector = dict.fromkeys(names, 0)
         self._takers_at_level = dict.fromkeys(self.level_by_connector, len(task_counts_of_takers))
         """The number of takers at the connector's level."""
@@ -221,8 +221,8 @@ class _TaskReceivers:
 
     def __init__(
         self,
-        task_counts: TaskCounts,
-        deltas: Deltas,
+        task_counts: TaskCountsByWorker,
+        deltas: TaskDeltas,
         has_task_extra: list[bool],
         room: Mapping[int, int],
         workers_with_optional_extra: frozenset[int],

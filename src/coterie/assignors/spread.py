@@ -45,7 +45,7 @@ from itertools import count, pairwise
 from typing import TypeAlias
 
 from coterie.assignors.quotas import Quotas
-from coterie.assignors.redistribution import Deltas, TaskCounts
+from coterie.assignors.redistribution import TaskCountsByWorker, TaskDeltas
 from coterie.nouns.jobs import ConnectorName
 
 TASK_EXTRAS_NODE = -1
@@ -58,7 +58,7 @@ _FlowNode: TypeAlias = ConnectorName | int
 """A connector, a worker, or one of the two nodes of the extras."""
 
 
-def even_out_tasks_and_extras(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
+def even_out_tasks_and_extras(task_counts: TaskCountsByWorker, deltas: TaskDeltas, quotas: Quotas) -> None:
     """Change ``deltas``, and the extras in ``quotas``, to a best spread: the squares of the numbers of each connector's
     tasks on each worker have the least sum. No further task or connector has to stop for it."""
     distribution = _TaskDistribution(task_counts, deltas, quotas)
@@ -84,7 +84,7 @@ def even_out_tasks_and_extras(task_counts: TaskCounts, deltas: Deltas, quotas: Q
 class _TaskDistribution:
     """The tasks of each worker with the present ``deltas``, and which of them may still move."""
 
-    def __init__(self, task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
+    def __init__(self, task_counts: TaskCountsByWorker, deltas: TaskDeltas, quotas: Quotas) -> None:
         self.task_counts = task_counts
         self.deltas = deltas
         self._quotas = quotas
@@ -243,7 +243,8 @@ class _TaskDistribution:
                 quotas.has_connector_extra_by_worker[trader] = origin == CONNECTOR_EXTRAS_NODE
 
     def _change_delta(self, worker: int, name: ConnectorName, change: int) -> None:
-        """Change the number of tasks of ``name`` that ``worker`` receives by ``change``."""
+        """Add ``change``, which is below 0 for a release, to the number of tasks of connector ``name`` that ``worker``
+        receives by ``deltas``."""
         delta = self.deltas[worker]
         delta[name] = delta.get(name, 0) + change
         if not delta[name]:

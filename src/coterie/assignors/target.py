@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from coterie.assignors.quotas import Quotas, compute_quotas
-from coterie.assignors.redistribution import Deltas, redistribute_tasks_and_set_extras
+from coterie.assignors.redistribution import TaskDeltas, redistribute_tasks_and_set_extras
 from coterie.assignors.spread import even_out_tasks_and_extras
 from coterie.nouns.jobs import ConnectorName
 
@@ -52,7 +52,7 @@ class LoadChange(NamedTuple):
     task_delta_by_connector: Mapping[ConnectorName, int] = MappingProxyType({})
 
 
-NO_CHANGE = LoadChange()
+NO_LOAD_CHANGE = LoadChange()
 """The worker receives and releases nothing."""
 
 
@@ -62,7 +62,7 @@ def compute_balanced_target(
     """Return the change that brings each worker to the balanced target, in the order of ``loads``.
 
     This order also breaks ties. ``unowned_connectors`` and ``unowned_tasks`` (by connector) are the numbers of
-    connectors and tasks that no worker runs. A worker without a change has :data:`NO_CHANGE` itself.
+    connectors and tasks that no worker runs. A worker without a change has :data:`NO_LOAD_CHANGE` itself.
     """
     if not loads:
         return ()
@@ -85,12 +85,12 @@ def compute_balanced_target(
         for connector_count, extra in zip(connector_count_by_worker, quotas.has_connector_extra_by_worker, strict=True)
     ]
     return [
-        LoadChange(connector_delta, task_deltas) if connector_delta or task_deltas else NO_CHANGE
+        LoadChange(connector_delta, task_deltas) if connector_delta or task_deltas else NO_LOAD_CHANGE
         for connector_delta, task_deltas in zip(connector_deltas, deltas, strict=True)
     ]
 
 
-def _assign_round_robin_and_set_extras(unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
+def _assign_round_robin_and_set_extras(unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> TaskDeltas:
     """Distribute ``unowned_tasks``, numbers by connector, round-robin. Only for workers that run no task: this is then
     the best spread.
 
@@ -100,7 +100,7 @@ def _assign_round_robin_and_set_extras(unowned_tasks: Mapping[ConnectorName, int
     optional_extras = quotas.task_extra_count - sum(quotas.has_task_extra_by_worker)
     for worker in quotas.workers_with_optional_task_extra()[:optional_extras]:
         quotas.has_task_extra_by_worker[worker] = True
-    deltas: Deltas = [{} for _ in quotas.has_task_extra_by_worker]
+    deltas: TaskDeltas = [{} for _ in quotas.has_task_extra_by_worker]
     deltas_in_turn = [
         deltas[worker]
         for worker in sorted(range(len(deltas)), key=lambda worker: not quotas.has_task_extra_by_worker[worker])

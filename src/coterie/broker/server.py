@@ -29,7 +29,7 @@ from coterie.broker.transactions.coordinator import TransactionCoordinator
 from coterie.groups.classic.offset_messages import TransactionEnded
 from coterie.groups.transaction_messages import MarkersWritten
 from coterie.nouns.errors import WorldError
-from coterie.nouns.target_assignments import Assign
+from coterie.nouns.target_assignments import AssignFunction
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,10 @@ class Broker:
 
 
 async def serve(
-    settings: BrokerSettings, *, ready: Callable[[str, int], None], assignors: Mapping[str, Assign] | None = None
+    settings: BrokerSettings,
+    *,
+    ready: Callable[[str, int], None],
+    assignors: Mapping[str, AssignFunction] | None = None,
 ) -> None:
     """Run a broker until this call is cancelled. ``ready`` is called once, with the host and the port that clients
     connect to, when the broker accepts connections. ``assignors``: as for :func:`running_broker`.
@@ -87,7 +90,7 @@ async def serve(
 
 @asynccontextmanager
 async def running_broker(
-    settings: BrokerSettings, *, assignors: Mapping[str, Assign] | None = None
+    settings: BrokerSettings, *, assignors: Mapping[str, AssignFunction] | None = None
 ) -> AsyncIterator[Broker]:
     """Run a broker while the block runs. The broker accepts connections when the block begins. When the block ends, all
     connections are closed, and the statistics are written if the settings have a path for them. ``assignors`` are, by
@@ -249,7 +252,7 @@ class _Connections:
         connection.abort()
 
 
-def _used_assignors(settings: BrokerSettings, assignors: Mapping[str, Assign]) -> Mapping[str, Assign]:
+def _used_assignors(settings: BrokerSettings, assignors: Mapping[str, AssignFunction]) -> Mapping[str, AssignFunction]:
     """The assignors that compute target assignments in this broker, by name: those that the settings list, or all of
     ``assignors`` if the settings have no list.
 

@@ -10,19 +10,19 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
-from coterie.assignors.connect.target_shape import checked_target
+from coterie.assignors.connect.target_shape import check_and_copy_target
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginCaller
-from coterie.cli.plugin_loading import check_registered_exactly_once, load_plugin, make_unusable_plugin_error
+from coterie.cli.plugin_loading import check_plugins_registered_exactly_once, load_plugin, make_unusable_plugin_error
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
+from coterie.nouns.target_assignments import AssignFunction, ComputedTarget, GroupSnapshot
 
-VERSION_MAX = 2**15 - 1
+METADATA_VERSION_MAX = 2**15 - 1
 """The greatest version of an assignor's metadata; the wire format has an int16."""
-REASON_MAX = 2**7 - 1
+METADATA_REASON_MAX = 2**7 - 1
 """The greatest reason that an assignor may give for a new computation; the wire format has an int8."""
-_KIND = "assignor"
+_PLUGIN_KIND = "assignor"
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,11 @@ def load_assignors(names: Sequence[str], policy: RebalancePolicy, *, key: str) -
     found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
     return [
         load_plugin(
-            found, name, kind=_KIND, key=key, create=partial(_create_assignor_and_check_name, name=name, policy=policy)
+            found,
+            name,
+            kind=_PLUGIN_KIND,
+            key=key,
+            create=partial(_create_assignor_and_check_name, name=name, policy=policy),
         )
         for name in names
     ]
@@ -48,7 +52,7 @@ def check_assignors_installed(names: Sequence[str], *, key: str) -> None:
 
     :raises ConfigError: when no installed package registers an assignor with one of the names, or several do.
     """
-    check_registered_exactly_once(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
+    check_plugins_registered_exactly_once(ASSIGNOR_ENTRY_POINTS, names, kind=_PLUGIN_KIND, key=key)
 
 
 def load_usable_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
@@ -82,22 +86,22 @@ def read_and_check_offered_assignor(assignor: ConnectAssignor) -> OfferedAssigno
         )
     except Exception as error:
         raise WorldError(f"its metadata cannot be read: {type(error).__name__}: {error}") from error
-    if not 0 <= offered.minimum_version <= offered.metadata_version <= offered.maximum_version <= VERSION_MAX:
+    if not 0 <= offered.minimum_version <= offered.metadata_version <= offered.maximum_version <= METADATA_VERSION_MAX:
         raise WorldError(
             f"its versions must satisfy 0 <= minimum_version ({offered.minimum_version}) <= version of the metadata "
-            f"({offered.metadata_version}) <= maximum_version ({offered.maximum_version}) <= {VERSION_MAX}"
+            f"({offered.metadata_version}) <= maximum_version ({offered.maximum_version}) <= {METADATA_VERSION_MAX}"
         )
-    if not 0 <= offered.reason <= REASON_MAX:
-        raise WorldError(f"the reason of its metadata is {offered.reason}; it must be from 0 to {REASON_MAX}")
+    if not 0 <= offered.reason <= METADATA_REASON_MAX:
+        raise WorldError(f"the reason of its metadata is {offered.reason}; it must be from 0 to {METADATA_REASON_MAX}")
     return offered
 
 
 def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
     """Build the error for an assignor of the worker that cannot be used, because of ``why``."""
-    return make_unusable_plugin_error(_KIND, name, why)
+    return make_unusable_plugin_error(_PLUGIN_KIND, name, why)
 
 
-def assign_functions_by_name(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
+def assign_functions_by_name(assignors: Sequence[ConnectAssignor]) -> Mapping[str, AssignFunction]:
     """The functions that compute a target assignment with an assignor, by the assignor's name. Each function calls its
     assignor on a separate thread, and checks its result there. It raises WorldError when the snapshot's time limit is
     over, or an earlier call of the same assignor has not returned; TypeError when the assignor returns no target, or
@@ -105,11 +109,11 @@ def assign_functions_by_name(assignors: Sequence[ConnectAssignor]) -> Mapping[st
     return {assignor.name: _make_assign_function(assignor) for assignor in assignors}
 
 
-def _make_assign_function(assignor: ConnectAssignor) -> Assign:
+def _make_assign_function(assignor: ConnectAssignor) -> AssignFunction:
     thread = PluginCaller(f"assignor {assignor.name}")
 
     async def assign(group: GroupSnapshot) -> ComputedTarget:
-        return await thread.call(lambda: checked_target(assignor.assign(group)), timeout_ms=group.time_limit_ms)
+        return await thread.call(lambda: check_and_copy_target(assignor.assign(group)), timeout_ms=group.time_limit_ms)
 
     return assign
 

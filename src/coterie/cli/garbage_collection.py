@@ -2,10 +2,10 @@
 
 import gc
 
-_WORKER_THRESHOLDS = (5_000, 5, 80)
+_WORKER_GC_THRESHOLDS = (5_000, 5, 80)
 """The arguments of ``gc.set_threshold`` in a worker: the middle generation has at most about 25,000 objects when it is
 checked, and all objects are checked after two million more have been created."""
-_BROKER_THRESHOLDS = (5_000, 5, 2_000)
+_BROKER_GC_THRESHOLDS = (5_000, 5, 2_000)
 """In a broker: all objects are checked after 2,000 collections of a `broker.garbage_collection.YoungObjectCollector`,
 each of which counts as a check of the middle generation. With 10,000 members a check of all objects takes 1 s."""
 
@@ -17,9 +17,9 @@ def raise_worker_gc_thresholds() -> None:
     the collector checks all these objects again and again while others are created. Each run takes a third of a second
     or longer, and meanwhile the process sends no heartbeat.
     """
-    gc.set_threshold(*_WORKER_THRESHOLDS)
+    gc.set_threshold(*_WORKER_GC_THRESHOLDS)
 
 
 def raise_broker_gc_thresholds() -> None:
     """As `raise_worker_gc_thresholds`, for a process that runs a broker."""
-    gc.set_threshold(*_BROKER_THRESHOLDS)
+    gc.set_threshold(*_BROKER_GC_THRESHOLDS)

@@ -20,17 +20,17 @@ from coterie.assignors.connect.interface import (
     ConnectAssignor,
     WorkerRebalanceListener,
 )
-from coterie.cli.plugin_loading import check_registered_exactly_once, load_plugin
+from coterie.cli.plugin_loading import check_plugins_registered_exactly_once, load_plugin
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked, RebalanceNews
 from coterie.nouns.target_assignments import TargetOfMember
 
-NEWS_MAX = 1_000
+WAITING_NEWS_MAX = 1_000
 """The most news that wait for a plug-in that blocks; later news are dropped."""
 SLOW_CALL_MS = 5_000
 """After this time a call that has not returned is logged."""
 CLOSE_TIMEOUT_MS = 2_000
 """How long the end of a worker waits for the calls that are not done."""
-_KIND = "rebalance listener"
+_PLUGIN_KIND = "rebalance listener"
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,8 @@ def load_listeners(names: Sequence[str], *, key: str) -> list[NamedListener]:
     found = entry_points(group=LISTENER_ENTRY_POINTS)
     return [
         NamedListener(
-            name=name, listener=load_plugin(found, name, kind=_KIND, key=key, create=_create_listener_and_check_methods)
+            name=name,
+            listener=load_plugin(found, name, kind=_PLUGIN_KIND, key=key, create=_create_listener_and_check_methods),
         )
         for name in names
     ]
@@ -63,7 +64,7 @@ def check_listeners_installed(names: Sequence[str], *, key: str) -> None:
 
     :raises ConfigError: when no installed package registers a listener with one of the names, or several do.
     """
-    check_registered_exactly_once(LISTENER_ENTRY_POINTS, names, kind=_KIND, key=key)
+    check_plugins_registered_exactly_once(LISTENER_ENTRY_POINTS, names, kind=_PLUGIN_KIND, key=key)
 
 
 def _create_listener_and_check_methods(listener_class: Any) -> WorkerRebalanceListener:
@@ -103,9 +104,9 @@ class RebalanceListenerThread:
     """Calls the plug-ins of a worker's rebalances one after the other on one thread: the listeners, and
     `ConnectAssignor.on_assignment` of the assignors. After an assignment, all assignors are called, then all listeners.
 
-    :meth:`notify` never waits: news are queued, and dropped if :data:`NEWS_MAX` news wait already. :meth:`close` waits
-    for the queued calls, but only for ``close_timeout_ms``. Implements `herder.seams.RebalanceListeners`. Call the
-    methods of this object only on the event loop's thread."""
+    :meth:`notify` never waits: news are queued, and dropped if :data:`WAITING_NEWS_MAX` news wait already.
+    :meth:`close` waits for the queued calls, but only for ``close_timeout_ms``. Implements
+    `herder.seams.RebalanceListeners`. Call the methods of this object only on the event loop's thread."""
 
     def __init__(
         self,
@@ -136,16 +137,16 @@ class RebalanceListenerThread:
 
     def notify(self, news: RebalanceNews) -> None:
         """Let the thread call the plug-ins for ``news``, which are assigned, revoked or lost jobs; does not wait for
-        the calls. If :data:`NEWS_MAX` news wait already, ``news`` is dropped, with an error in the log."""
+        the calls. If :data:`WAITING_NEWS_MAX` news wait already, ``news`` is dropped, with an error in the log."""
         if not self._listeners and not self._assignor_by_name:
             return
-        if self._news.qsize() >= NEWS_MAX:
+        if self._news.qsize() >= WAITING_NEWS_MAX:
             logger.error(
                 "The listeners of rebalances and the assignors are not called for %s of %d jobs: %d news wait already, "
                 "because %s has not returned; if it never returns, restart this worker",
                 type(news).__name__,
                 len(news.jobs),
-                NEWS_MAX,
+                WAITING_NEWS_MAX,
                 self._running_call_text(),
             )
             return
@@ -228,7 +229,7 @@ class RebalanceListenerThread:
                     plugin_kind_and_name=f"assignor {name}", method_name="on_assignment", function=function
                 )
         for one in self._listeners:
-            plugin, listener = f"{_KIND} {one.name}", one.listener
+            plugin, listener = f"{_PLUGIN_KIND} {one.name}", one.listener
             match news:
                 case JobsAssigned(jobs=jobs, assignment_epoch=epoch):
                     yield _PluginCall(

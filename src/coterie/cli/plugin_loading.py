@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 
 def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: Callable[[Any], PluginT]) -> PluginT:
     """The plug-in that is registered under ``name`` in the entry points ``found``: the result of ``create`` with its
-    class. ``kind`` names the kind of plug-in in messages, such as ``assignor``, and ``key`` is the config key that
-    contains the name.
+    class. Also logs which class that is. ``kind`` names the kind of plug-in in messages, such as ``assignor``, and
+    ``key`` is the config key that contains the name.
 
     :raises ConfigError: when no entry point, or several, have this name, the class cannot be imported, or ``create``
         fails.
@@ -27,11 +27,11 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
         raise make_unusable_plugin_error(
             kind, name, f"{entry.value} cannot be created: {type(error).__name__}: {error}"
         ) from error
-    logger.info("%s %s is %s", kind.capitalize(), name, entry.value)
+    logger.info("Loaded the %s %s: %s", kind, name, entry.value)
     return plugin
 
 
-def check_registered_exactly_once(group: str, names: Sequence[str], *, kind: str, key: str) -> None:
+def check_plugins_registered_exactly_once(group: str, names: Sequence[str], *, kind: str, key: str) -> None:
     """Check that exactly one installed package registers each of ``names`` in the entry points ``group``. Nothing is
     imported. ``kind`` and ``key`` are for the message: the kind of plug-in, and the config key that contains the names.
 

@@ -19,7 +19,7 @@ from typing import Self
 from coterie.cli import guard
 from coterie.cli.parent import PIPE_DESCRIPTOR_VARIABLE
 
-_TAIL_LINES = 15
+_LOG_TAIL_LINES_MAX = 15
 """The number of lines that :meth:`Child.log_tail` returns at most."""
 
 
@@ -102,10 +102,10 @@ class Child:
         return True
 
     def log_tail(self) -> str:
-        """The last lines of the log, at most :data:`_TAIL_LINES`; empty if there is no log."""
+        """The last lines of the log, at most :data:`_LOG_TAIL_LINES_MAX`; empty if there is no log."""
         if not self.log_path.exists():
             return ""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES_MAX:])
 
     def _kill_group_and_reap(self) -> int:
         """Kill the whole group, reap the process, and return its exit code."""

@@ -46,7 +46,9 @@ def run_cluster(
     except KeyboardInterrupt:
         return 0
     except OSError as error:
-        raise WorldError(f"The data folder {settings.data_folder} cannot be used: {error.strerror}.") from error
+        raise WorldError(
+            f"The data folder {settings.data_folder} cannot be used: {error.strerror}. Choose another with --data."
+        ) from error
 
 
 def _run_until_group_is_empty(fleet: Fleet) -> None:

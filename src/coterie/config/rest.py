@@ -227,7 +227,7 @@ class RestSettings(BaseModel):
         ``listeners``."""
         pairs = itertools.combinations(map(parse_listener, listeners), 2)
         if any(listener.overlaps(other) for listener, other in pairs):
-            raise ValueError("two listeners have the same port on the same host")
+            raise ValueError("two listeners have the same port on the same host: set another port for one of them")
         return listeners
 
     @field_validator("admin_listeners")
@@ -262,11 +262,11 @@ class RestSettings(BaseModel):
         advertised = self.rest_advertised_listener
         if advertised is not None and advertised not in schemes:
             key = "rest.advertised.listener"
-            errors[key] = [invalid_value_message(key, advertised, "no listener has this scheme")]
+            errors[key] = [invalid_value_message(key, advertised, "listeners has no address with this scheme")]
         pairs = itertools.product(self.rest_listeners, self.rest_admin_listeners)
         if used := sorted(listener.port for listener, admin_listener in pairs if listener.overlaps(admin_listener)):
             key, value = "admin.listeners", ",".join(self.admin_listeners or ())
-            errors[key] = [invalid_value_message(key, value, f"listeners has the port {used[0]}, too")]
+            errors[key] = [invalid_value_message(key, value, f"listeners has the port {used[0]}, too: set another one")]
         schemes |= {listener.scheme for listener in self.rest_admin_listeners}
         if RestScheme.HTTPS in schemes and self.rest_tls.files.certificate_location is None:
             key = f"{HTTPS_KEY_PREFIX}ssl.keystore.location"

@@ -43,7 +43,8 @@ class Outbox(Generic[EffectT]):
         self._records_durable = 0
 
     def put(self, output: StepOutput[object, EffectT]) -> None:
-        """Add the effects of a step. ``output.records`` are appended to the log after those of all earlier steps."""
+        """Hold the effects of a step until its records are durable. The caller appends ``output.records`` to the log,
+        after the records of all earlier steps; this object only counts them."""
         self._records_written += len(output.records)
         if output.effects:
             self._held_effects.append((self._records_written, output.effects))

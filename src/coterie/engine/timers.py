@@ -8,7 +8,8 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Timers(Generic[KeyT]):
-    """Deadlines in ms, at most one for each key. :meth:`set` replaces the former deadline of its key."""
+    """Deadlines in ms on the caller's clock, at most one for each key. :meth:`set` replaces the former deadline of its
+    key."""
 
     def __init__(self) -> None:
         self._deadline_by_key: dict[KeyT, tuple[int, int]] = {}

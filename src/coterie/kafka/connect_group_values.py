@@ -251,7 +251,7 @@ def _to_snapshot_member(struct: Any) -> SnapshotMember:
         target=target,
         current=target if struct.current.value is None else distinct_jobs_in_arrays(struct.current.value),
         pending=_jobs_in_tagged_field(struct.pending),
-        former=_jobs_in_tagged_field(struct.former),
+        former_jobs=_jobs_in_tagged_field(struct.former),
     )
 
 
@@ -275,7 +275,7 @@ def _to_group_description(group: Any) -> GroupDescription:
                 url=WorkerUrl(one.url),
                 jobs=distinct_jobs_in_arrays(one),
                 delay_left_ms=_none_if_absent(one.delay_left_ms),
-                held_left_ms=one.held_left_ms,
+                held_jobs_left_ms=one.held_left_ms,
                 reason=one.reason,
             )
             for one in group.departed
@@ -304,7 +304,7 @@ def _to_member_description(struct: Any) -> MemberDescription:
         assigned=distinct_jobs_in_arrays(struct.assigned),
         pending=distinct_jobs_in_arrays(struct.pending),
         target=distinct_jobs_in_arrays(struct.target),
-        awaited={MemberId(one.holder_id): distinct_jobs_in_arrays(one) for one in struct.awaited},
+        awaited_jobs_by_holder={MemberId(one.holder_id): distinct_jobs_in_arrays(one) for one in struct.awaited},
     )
 
 

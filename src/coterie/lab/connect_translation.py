@@ -108,7 +108,7 @@ def _to_group_description(response: groups.DescribeGroupResponse) -> GroupDescri
                 assigned=one.assigned,
                 pending=one.pending,
                 target=one.target,
-                awaited=one.awaited_jobs_by_holder,
+                awaited_jobs_by_holder=one.awaited_jobs_by_holder,
             )
             for one in response.members
         ),
@@ -119,7 +119,7 @@ def _to_group_description(response: groups.DescribeGroupResponse) -> GroupDescri
                 url=one.departed_member.url,
                 jobs=one.departed_member.jobs,
                 delay_left_ms=one.delay_left_ms,
-                held_left_ms=one.held_jobs_left_ms,
+                held_jobs_left_ms=one.held_jobs_left_ms,
             )
             for one in response.departed_members
         ),

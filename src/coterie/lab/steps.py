@@ -52,5 +52,5 @@ class MachineSteps:
         return herder_machine.step(herder, event, now_ms=now_ms)
 
 
-STEPS = MachineSteps()
-"""The step functions of the machines, and nothing else."""
+PLAIN_STEPS = MachineSteps()
+"""The step functions of the machines, without an observer of the steps."""

@@ -26,11 +26,11 @@ class AssignorChangeReason(IntEnum):
     OPERATOR = 3
 
 
-JOIN = MemberEpoch(0)
+JOIN_EPOCH = MemberEpoch(0)
 """The member epoch of a request that joins the group."""
-LEAVE = MemberEpoch(-1)
+LEAVE_EPOCH = MemberEpoch(-1)
 """The member epoch of a request that leaves the group permanently: the member's jobs are assigned to others at once."""
-LEAVE_BRIEFLY = MemberEpoch(-2)
+LEAVE_BRIEFLY_EPOCH = MemberEpoch(-2)
 """The member epoch of a request that leaves the group for a short time: the member's jobs wait for its return. A static
 member stays in the group, and has this member epoch until it returns."""
 
@@ -106,7 +106,7 @@ class HeartbeatResponse:
 
     error: ConnectErrorCode = ConnectErrorCode.NONE
     message: str | None = None
-    member_epoch: MemberEpoch = JOIN
+    member_epoch: MemberEpoch = JOIN_EPOCH
     """The member's epoch after this heartbeat, if the heartbeat was accepted."""
     heartbeat_interval_ms: int = 0
     """The time until the next heartbeat of a member whose responses are not held."""

@@ -11,15 +11,15 @@ from coterie.nouns.jobs import Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import UnplaceableJobs
 
-MAX_DELAY_CONFIG = "connect.scheduled.rebalance.max.delay.ms"
-"""The group config with the scheduled rebalance delay of a connect group."""
+SCHEDULED_REBALANCE_DELAY_CONFIG = "connect.scheduled.rebalance.max.delay.ms"
+"""The name of the group config that sets the scheduled rebalance delay of a connect group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
     """One member of a connect group: its ids and its state; the jobs that are ``assigned`` to it now, those that were
     revoked and that it has not given back (``pending``), its ``target``, and the jobs of the target that other members
-    still have (``awaited``, by the members that have them). ``claims`` None: it may run any job."""
+    still have (``awaited_jobs_by_holder``, by the members that have them). ``claims`` None: it may run any job."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -43,14 +43,14 @@ class MemberDescription:
     """The jobs that were revoked from the member and that it has not given back."""
     target: Jobs
     """The member's target assignment."""
-    awaited: Mapping[MemberId, Jobs]
+    awaited_jobs_by_holder: Mapping[MemberId, Jobs]
     """The jobs of the target that other members still have, by their holders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedMemberDescription:
     """A member that has left the group. Its jobs wait for its return for ``delay_left_ms``, and may still run on its
-    worker for ``held_left_ms``."""
+    worker for ``held_jobs_left_ms``."""
 
     member_id: MemberId
     instance_id: InstanceId | None = None
@@ -59,7 +59,7 @@ class DepartedMemberDescription:
     """The jobs that wait for the member's return."""
     delay_left_ms: int | None
     """The rest of the scheduled rebalance delay, for which ``jobs`` wait; None if no delay has begun for the member."""
-    held_left_ms: int
+    held_jobs_left_ms: int
     """How long jobs may still run on the departed member's worker; 0 if they have stopped."""
     reason: str = ""
     """Why the member has left, or was removed; empty if it is not known."""
@@ -98,5 +98,5 @@ class GroupDescription:
     def max_delay_ms(self) -> int | None:
         """The group's scheduled rebalance delay; None if the group has no such config, or an invalid one: then the
         delay in the settings of the worker that computes the target applies."""
-        value = self.configs.get(MAX_DELAY_CONFIG)
+        value = self.configs.get(SCHEDULED_REBALANCE_DELAY_CONFIG)
         return int(value) if value is not None and value.isdecimal() else None

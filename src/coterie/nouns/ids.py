@@ -18,8 +18,8 @@ it. The assignment epoch of a target assignment is the group epoch for which it 
 the assignment epoch in which the job was assigned to its owner."""
 MemberEpoch = NewType("MemberEpoch", int)
 """Connect groups (KIP-848): the assignment epoch that a member has reached, because it has given back all jobs that the
-target assignment of this epoch takes from it. 0 and negative numbers: see `connect_groups.JOIN`, `LEAVE` and
-`LEAVE_BRIEFLY`."""
+target assignment of this epoch takes from it. 0 and negative numbers: see `connect_groups.JOIN_EPOCH`,
+`LEAVE_EPOCH` and `LEAVE_BRIEFLY_EPOCH`."""
 LeaderEpoch = NewType("LeaderEpoch", int)
 """Connect groups: number of the leader's appointment; it increases with each change of the leader."""
 ReplyTo = NewType("ReplyTo", int)

@@ -6,7 +6,7 @@ from typing import NamedTuple, NewType, Self, TypeAlias
 
 ConnectorName = NewType("ConnectorName", str)
 
-TASKS_MAX = 1_000
+TASKS_PER_CONNECTOR_MAX = 1_000
 """The maximum number of tasks of one connector. Connect has no limit. But a worker publishes the configs of all tasks
 of a connector in one step, and may be assigned all of these tasks in one step. In each such step its event loop sends
 no heartbeat: for about 0.2 s with 1,000 tasks, and 2 s with 10,000. Also, 1,000 configs of 8 kB each fit into the one

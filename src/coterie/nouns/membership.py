@@ -290,7 +290,7 @@ class ConnectMembershipHandover:
     """How far the config log has to be read before ``jobs`` may start."""
     jobs: Jobs
     """All jobs that are assigned to this worker."""
-    job_epochs: Mapping[GroupEpoch, Jobs]
+    jobs_by_assignment_epoch: Mapping[GroupEpoch, Jobs]
     """``jobs``, by the assignment epoch in which each was assigned to this worker."""
     version: int = 0
     """The version of ``metadata``."""

@@ -17,18 +17,18 @@ HASH_BY_ALGORITHM: Mapping[str, str] = {
 }
 """The hash of each algorithm, by its name in :mod:`hashlib`."""
 
-_KEY_SIZES_BITS: Mapping[str, int] = {"HmacMD5": 512, "HmacSHA1": 512}
-"""The default key sizes in Java that differ from the size of the algorithm's hash."""
-_BY_LOWER_CASE: Mapping[str, str] = {name.lower(): name for name in HASH_BY_ALGORITHM}
+_KEY_SIZE_BITS_IF_NOT_HASH_SIZE: Mapping[str, int] = {"HmacMD5": 512, "HmacSHA1": 512}
+"""The default key size in Java, in bits, of each algorithm for which it differs from the size of the hash."""
+_ALGORITHM_BY_LOWER_CASE_NAME: Mapping[str, str] = {name.lower(): name for name in HASH_BY_ALGORITHM}
 
 
 def canonical_algorithm_name(name: str) -> str | None:
     """``name`` in Java's spelling (Java ignores the case of these names); None when Coterie does not support the
     algorithm."""
-    return _BY_LOWER_CASE.get(name.lower())
+    return _ALGORITHM_BY_LOWER_CASE_NAME.get(name.lower())
 
 
 def default_key_size_bits(name: str) -> int:
     """The size in bits of the key that Java generates by default for the algorithm ``name``, which must be in Java's
     spelling."""
-    return _KEY_SIZES_BITS.get(name) or int(name[-3:])
+    return _KEY_SIZE_BITS_IF_NOT_HASH_SIZE.get(name) or int(name[-3:])

@@ -20,7 +20,7 @@ ASSIGNOR_TIME_LIMIT_MS = 9_000
 class SnapshotMember:
     """One member of the group: its ids; its ``metadata`` for the assignor, with the metadata's ``version``; the jobs
     that are assigned to it (``current``), that were revoked and that it has not given back (``pending``), and that it
-    had when it left the group before its return (``former``); and which jobs it may run."""
+    had when it left the group before its return (``former_jobs``); and which jobs it may run."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -48,7 +48,7 @@ class SnapshotMember:
     """The jobs that are assigned to the member now."""
     pending: Jobs = NO_JOBS
     """The jobs that were revoked from the member and that it has not given back."""
-    former: Jobs = NO_JOBS
+    former_jobs: Jobs = NO_JOBS
     """The jobs that were deferred for the member until it returned: it had them when it left the group. Empty after the
     next target assignment."""
 
@@ -132,6 +132,6 @@ class ComputedTarget:
     contains only a part of the moves; None if no further target is needed."""
 
 
-Assign: TypeAlias = Callable[[GroupSnapshot], Awaitable[ComputedTarget]]
+AssignFunction: TypeAlias = Callable[[GroupSnapshot], Awaitable[ComputedTarget]]
 """An assignor as shells call it, from the event loop: it computes on another thread, within a time limit. A failed
 assignor raises an exception, which may be of any type: the assignor may be a plug-in."""

@@ -111,7 +111,9 @@ def open_listening_socket(host: str, port: int, *, key: str = "listeners") -> so
             raise WorldError(
                 f"Port {port} ({address}) is in use: stop the process that uses it, or set another port in {key}"
             ) from None
-        raise WorldError(f"Cannot listen at {address}: {error.strerror or error}") from error
+        raise WorldError(
+            f"Cannot listen at {address}: {error.strerror or error}; set another address in {key}"
+        ) from error
 
 
 def _make_reloaded_tls_context(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:

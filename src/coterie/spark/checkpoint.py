@@ -37,7 +37,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from coterie.nouns.errors import CoterieError, WorldError
-from coterie.nouns.jobs import TASKS_MAX
+from coterie.nouns.jobs import TASKS_PER_CONNECTOR_MAX
 
 LINEAGE_FILE = "lineage"
 """Name of the file, in a checkpoint directory, that contains the checkpoint's lineage."""
@@ -96,7 +96,7 @@ def create_checkpoint_location_and_test_write(location: Path) -> None:
         ) from error
 
 
-_SAFE_NAME_SIZE_MAX = 255 - len(f"-{TASKS_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
+_SAFE_NAME_SIZE_MAX = 255 - len(f"-{TASKS_PER_CONNECTOR_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
 """Maximum length of a :func:`safe_file_name`, in bytes. File systems accept names of 255 bytes. The longest name that
 contains a connector's name is a staging folder of a sink: connector, task number, lineage and a fresh id."""
 

@@ -18,7 +18,7 @@ from coterie.config.definition import (
     blank_value_error,
     one_of,
 )
-from coterie.nouns.jobs import TASKS_MAX
+from coterie.nouns.jobs import TASKS_PER_CONNECTOR_MAX
 from coterie.spark import transforms
 from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.converters import CONVERTER_NAMES
@@ -101,7 +101,7 @@ def common_connector_definition() -> ConfigDef:
                 documentation="Maximum number of tasks of the connector.",
                 default="1",
                 importance=Importance.HIGH,
-                validator=between(1, TASKS_MAX),
+                validator=between(1, TASKS_PER_CONNECTOR_MAX),
                 group=COMMON_GROUP,
                 order=2,
                 width=Width.SHORT,

@@ -83,7 +83,8 @@ def _json_fields_of_connect_handover(handover: ConnectMembershipHandover) -> Map
         "config_offset": handover.config_offset,
         **_json_fields_of_jobs(handover.jobs),
         "job_epochs": [
-            {"epoch": epoch, **_json_fields_of_jobs(jobs)} for epoch, jobs in sorted(handover.job_epochs.items())
+            {"epoch": epoch, **_json_fields_of_jobs(jobs)}
+            for epoch, jobs in sorted(handover.jobs_by_assignment_epoch.items())
         ],
         "version": handover.version,
         "metadata": handover.metadata.hex(),
@@ -102,7 +103,7 @@ def _decode_connect_handover(fields: Any) -> ConnectMembershipHandover:
         assignment_epoch=GroupEpoch(int(fields["assignment_epoch"])),
         config_offset=ConfigOffset(int(fields["config_offset"])),
         jobs=_decode_jobs(fields),
-        job_epochs={GroupEpoch(int(one["epoch"])): _decode_jobs(one) for one in fields["job_epochs"]},
+        jobs_by_assignment_epoch={GroupEpoch(int(one["epoch"])): _decode_jobs(one) for one in fields["job_epochs"]},
         version=int(fields["version"]),
         metadata=bytes.fromhex(fields["metadata"]),
     )

@@ -79,7 +79,7 @@ from coterie.nouns.errors import (
 )
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import Leave
-from coterie.nouns.target_assignments import Assign
+from coterie.nouns.target_assignments import AssignFunction
 from coterie.nouns.text import without_lone_surrogates
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class ChorePerformer:
         membership: Membership,
         runtime: TaskRuntime,
         leader_client: LeaderClient,
-        assignors: Mapping[str, Assign],
+        assignors: Mapping[str, AssignFunction],
         close_intake: Callable[[], Awaitable[None]],
     ) -> None:
         self._close_intake = close_intake

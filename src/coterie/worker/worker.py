@@ -64,7 +64,7 @@ from coterie.nouns.membership import (
     SetWorkerState,
     SuspendMembership,
 )
-from coterie.nouns.target_assignments import Assign
+from coterie.nouns.target_assignments import AssignFunction
 from coterie.worker.chores import ChorePerformer
 from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.logger_levels import LoggerLevelControl
@@ -116,7 +116,7 @@ class Worker:
         leader_client: LeaderClient,
         handover: Handover | None = None,
         check_settings: Callable[[], object] = lambda: None,
-        assignors: Mapping[str, Assign] = MappingProxyType({}),
+        assignors: Mapping[str, AssignFunction] = MappingProxyType({}),
         listeners: RebalanceListeners | None = None,
         close_intake: Callable[[], Awaitable[None]] = close_no_intake,
     ) -> None:
@@ -409,7 +409,7 @@ class Worker:
                     # The checkpoints' next owners are protected from queries that still run.
                     logger.exception(
                         "This worker failed to stop all its tasks; some may still run until other workers take over "
-                        "their checkpoints"
+                        "their checkpoints. To end these tasks now, restart this worker"
                     )
                 self._membership.order(LeaveAndRejoin(reason=reason))
                 await sign

@@ -73,7 +73,7 @@ class Fleet:
                 else departure.member.url == joined.url
             )
             if gone == joined.member_id or same:
-                joined = replace(joined, former=departure.jobs)
+                joined = replace(joined, former_jobs=departure.jobs)
                 del self.departed[gone]
                 break
         self.members[joined.member_id] = joined
@@ -132,7 +132,7 @@ class Fleet:
     def install(self, target: ComputedTarget) -> None:
         self.last = target
         for name, one in target.members.items():
-            self.members[name] = replace(self.members[name], target=one.jobs, former=NO_JOBS)
+            self.members[name] = replace(self.members[name], target=one.jobs, former_jobs=NO_JOBS)
         for gone in list(self.departed):
             if gone not in target.deferred:
                 del self.departed[gone]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.assignors.connect.cooperative import PORTION_INTERVAL_MIN_MS, CooperativeAssignor
+from coterie.assignors.connect.cooperative import POSTPONED_MOVES_INTERVAL_MIN_MS, CooperativeAssignor
 from coterie.assignors.connect.interface import AssignorMetadata, ConnectAssignor
 from coterie.assignors.connect.placement import swap_toward_present_targets
 from coterie.assignors.connect.waiting import BRIEFLY_LEFT_CHECK_INTERVAL_MS
@@ -582,7 +582,7 @@ def test_moves_come_in_portions_and_together_they_are_the_fewest() -> None:
         portions.append(fleet.stopped - before)
         if target.next_in_ms is None:
             break
-        assert target.next_in_ms == PORTION_INTERVAL_MIN_MS
+        assert target.next_in_ms == POSTPONED_MOVES_INTERVAL_MIN_MS
     assert portions == [2, 2, 2]
     assert sorted(map(len, fleet.owned().values())) == [6, 6]
 

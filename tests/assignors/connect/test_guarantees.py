@@ -180,7 +180,7 @@ def hostile_members(draw: st.DrawFn) -> tuple[SnapshotMember, ...]:
             target=draw(SETS),
             current=draw(SETS),
             pending=draw(SETS),
-            former=draw(SETS),
+            former_jobs=draw(SETS),
         )
         for name in draw(st.permutations(NAMED))[: draw(st.integers(0, 5))]
     )
@@ -350,12 +350,12 @@ class Histories(RuleBasedStateMachine):
             elif one.draining and self.limit is None and not away:
                 assert not (jobs if wildcard else jobs & static), "another member may run it"
             elif one.draining:
-                received = jobs - (one.target | one.current | one.former | one.pending)
+                received = jobs - (one.target | one.current | one.former_jobs | one.pending)
                 # If only draining members are left, one of them may receive what another one has released, or was to
                 # receive. (That no job moves which runs where it may run is `the_moves_are_the_fewest`.)
                 draining = [other for other in snapshot.members if other.draining]
                 theirs = union_of_jobs(
-                    other.target | other.current | other.former | other.pending for other in draining
+                    other.target | other.current | other.former_jobs | other.pending for other in draining
                 )
                 assert not received or (not wildcard and received <= theirs)
             elif one.claims is not None:
@@ -457,7 +457,8 @@ class Histories(RuleBasedStateMachine):
         """Whether a member has jobs that it will start again: these count as moves, too, if they go elsewhere."""
         pending = union_of_jobs(one.pending for one in snapshot.members)
         return any(
-            one.former or (one.member_epoch == 0 and one.target - one.current - pending) for one in snapshot.members
+            one.former_jobs or (one.member_epoch == 0 and one.target - one.current - pending)
+            for one in snapshot.members
         )
 
 

@@ -16,7 +16,7 @@ from coterie.groups.connect.messages import DescribeGroup, DescribeGroupResponse
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.connect_groups import HeartbeatResponse
 from coterie.nouns.ids import GroupId
-from coterie.nouns.target_assignments import Assign
+from coterie.nouns.target_assignments import AssignFunction
 from tests.groups.connect.builders import heartbeat
 
 QUICK_SETTINGS = ConnectGroupSettings(assignment_interval_ms=0, initial_rebalance_delay_ms=0)
@@ -26,7 +26,7 @@ GROUP = GroupId("workers")
 @asynccontextmanager
 async def connect_groups(
     log: BrokerLog,
-    assignors: Mapping[str, Assign] | None = None,
+    assignors: Mapping[str, AssignFunction] | None = None,
     settings: ConnectGroupSettings = QUICK_SETTINGS,
 ) -> AsyncIterator[ConnectGroups]:
     """The connect groups in ``log``; those of the next call load what these have written."""

@@ -18,7 +18,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.target_assignments import (
-    Assign,
+    AssignFunction,
     ComputedTarget,
     DeferredJobs,
     GroupSnapshot,
@@ -85,17 +85,17 @@ class Returning(CooperativeAssignor):
         return self.result(group)  # type: ignore[no-any-return]
 
 
-def plugin(result: Callable[[GroupSnapshot], Any]) -> Assign:
+def plugin(result: Callable[[GroupSnapshot], Any]) -> AssignFunction:
     """The function with which the broker calls such a plug-in."""
     return assign_functions_by_name([Returning(result)])["even"]
 
 
-def returns(**wrong: Any) -> Assign:
+def returns(**wrong: Any) -> AssignFunction:
     """An assignor whose target has wrong values in these fields."""
     return plugin(lambda snapshot: replace(compute(snapshot), **wrong))
 
 
-def returns_target(**wrong: Any) -> Assign:
+def returns_target(**wrong: Any) -> AssignFunction:
     """An assignor whose target for the member has wrong values in these fields."""
     return returns(members={MemberId("w0"): TargetOfMember(**({"jobs": JOBS} | wrong))})
 

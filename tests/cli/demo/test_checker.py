@@ -27,7 +27,7 @@ def archive(tmp_path: Path) -> Path:
         lines.append(",".join(values.values()))
     path = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(path, "w") as made:
-        made.writestr(flights.ARCHIVE_MEMBER, "\n".join(lines))
+        made.writestr(flights.CSV_FILE_IN_ARCHIVE, "\n".join(lines))
     return path
 
 

@@ -49,7 +49,7 @@ def test_files_appear_complete(tmp_path: Path) -> None:
 def test_all_files_of_an_archive_are_written_in_order(tmp_path: Path) -> None:
     archive = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(archive, "w") as made:
-        made.writestr(flights.ARCHIVE_MEMBER, "\n".join([HEADER, *(row(n) for n in range(50))]))
+        made.writestr(flights.CSV_FILE_IN_ARCHIVE, "\n".join([HEADER, *(row(n) for n in range(50))]))
     feed.write_flights(archive, tmp_path / "flights", file_count=8, files_per_second=1000)
     files = sorted((tmp_path / "flights").iterdir())
     assert [file.name for file in files] == [f"flights-{n:04}.csv" for n in range(len(files))]
@@ -60,7 +60,7 @@ def test_all_files_of_an_archive_are_written_in_order(tmp_path: Path) -> None:
 def test_an_archive_with_other_columns_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(archive, "w") as made:
-        made.writestr(flights.ARCHIVE_MEMBER, "a,b\n1,2")
+        made.writestr(flights.CSV_FILE_IN_ARCHIVE, "a,b\n1,2")
     with pytest.raises(WorldError, match="other columns"):
         flights.read_flights_header_and_rows(archive)
 

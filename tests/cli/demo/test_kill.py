@@ -87,7 +87,7 @@ def test_a_worker_that_does_not_stop_is_reported_and_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (make_checkpoint(tmp_path, "1-aa") / "offsets" / "7").write_text("plan")
-    monkeypatch.setattr(kill, "STOPPED_WITHIN_S", 0.05)
+    monkeypatch.setattr(kill, "SUSPENSION_TIMEOUT_S", 0.05)
     with Children(tmp_path / "logs") as children:
         child = children.start_python("worker", ["-c", "import time; time.sleep(600)"])
         suspend = child.suspend

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.cli.groups.report import connect_group_instability_sentences, group_json, name_by_member_id
 from coterie.lab.scenario.notation import parse_jobs
-from coterie.nouns.connect_groups import LEAVE_BRIEFLY
+from coterie.nouns.connect_groups import LEAVE_BRIEFLY_EPOCH
 from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -26,7 +26,7 @@ def member(of: str, **different: Any) -> MemberDescription:
         assigned=NO_JOBS,
         pending=NO_JOBS,
         target=NO_JOBS,
-        awaited={},
+        awaited_jobs_by_holder={},
     )
     return replace(settled, **different)
 
@@ -37,7 +37,7 @@ def departed(**different: Any) -> DepartedMemberDescription:
         url=WorkerUrl("http://carl:8083/"),
         jobs=NO_JOBS,
         delay_left_ms=None,
-        held_left_ms=0,
+        held_jobs_left_ms=0,
     )
     return replace(gone, **different)
 
@@ -73,11 +73,11 @@ SENTENCES = {
         ["The last computation has failed: no member could."],
     ),
     "a static member is away": (
-        group(member("anna", member_epoch=LEAVE_BRIEFLY, target=parse_jobs("AC0"))),
+        group(member("anna", member_epoch=LEAVE_BRIEFLY_EPOCH, target=parse_jobs("AC0"))),
         ["anna has left for a short time: until it returns or its session ends, no worker runs 1 job (A)."],
     ),
     "a departed worker may still run a job": (
-        group(member("anna", awaited=AWAITED), departed=(departed(held_left_ms=7_000),)),
+        group(member("anna", awaited_jobs_by_holder=AWAITED), departed=(departed(held_jobs_left_ms=7_000),)),
         [
             "anna waits for 1 job (A-0): carl:8083 has left; its session would have ended in 7 s.",
             "carl:8083 has left without stopping its jobs: they may run there, and start on no other worker, for "

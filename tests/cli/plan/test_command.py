@@ -134,7 +134,7 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
         (("--add", "two:8083"), "The group has a worker two:8083 already; give the new worker another name"),
         (("--add", "id-of-two"), "The group has a worker id-of-two already; give the new worker another name"),
         (("--add", "x", "--add", "x"), "--add x is given twice; give each new worker another name"),
-        (("--add", ""), "--add: a worker needs a name"),
+        (("--add", ""), "--add: the worker's name is blank; use a name, for example --add worker-4"),
         (("--create", "orders"), "--create orders: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
         (("--create", "C=1001"), "--create C=1001: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
         (("--create", "C=0"), "--create C=0: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),

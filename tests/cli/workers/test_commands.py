@@ -392,7 +392,7 @@ def test_a_restart_waits_for_a_worker_that_lost_its_membership(capsys: pytest.Ca
 
 
 def test_a_worker_whose_address_stays_unreachable_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "REFUSED_CONNECTIONS_MAX_S", 0.3)
+    monkeypatch.setattr(commands, "REFUSED_CONNECTIONS_TIMEOUT_S", 0.3)
     with (
         serve_workers(TwoLosesItsMembership("one", "two", views_without_two=inf)) as url,
         pytest.raises(WorldError, match=r"two has ended instead of restarting: no process has listened at .* for 0.3"),
@@ -413,7 +413,7 @@ def test_a_worker_whose_certificate_is_not_trusted_has_not_ended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(commands, "REFUSED_CONNECTIONS_MAX_S", 0.3)
+    monkeypatch.setattr(commands, "REFUSED_CONNECTIONS_TIMEOUT_S", 0.3)
     workers = TwoLosesItsMembership("one", "two", views_without_two=inf)
     with serve_workers(workers) as url, http_server(workers.answer, Authority(tmp_path).pair("two")) as url_of_two:
         workers.old_url_of_two = WorkerUrl(f"{url_of_two}/")

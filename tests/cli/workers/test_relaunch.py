@@ -142,7 +142,7 @@ def test_a_handover_of_another_version_is_refused() -> None:
 def test_an_unreadable_handover_is_lost_and_the_worker_joins_as_a_new_member(
     expected_log: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(relaunch.PLACE_VARIABLE, expected_log)
+    monkeypatch.setenv(relaunch.HANDOVER_DESCRIPTOR_VARIABLE, expected_log)
     assert relaunch.inherited_handover(SETTINGS) is None
     assert "the worker joins as a new member" in caplog.text
 
@@ -150,21 +150,21 @@ def test_an_unreadable_handover_is_lost_and_the_worker_joins_as_a_new_member(
 def test_a_malformed_handover_is_lost_and_the_worker_joins_as_a_new_member(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(open_file(b"{}")))
+    monkeypatch.setenv(relaunch.HANDOVER_DESCRIPTOR_VARIABLE, str(open_file(b"{}")))
     assert relaunch.inherited_handover(SETTINGS) is None
     assert "the worker joins as a new member" in caplog.text
 
 
 def test_a_process_without_a_handover_has_no_membership(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(relaunch.PLACE_VARIABLE, raising=False)
+    monkeypatch.delenv(relaunch.HANDOVER_DESCRIPTOR_VARIABLE, raising=False)
     assert relaunch.inherited_handover(SETTINGS) is None
 
 
 def test_a_handover_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     read = open_file(relaunch.encode_membership(SETTINGS, HANDOVER))
-    monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
+    monkeypatch.setenv(relaunch.HANDOVER_DESCRIPTOR_VARIABLE, str(read))
     assert relaunch.inherited_handover(SETTINGS) == HANDOVER
-    assert relaunch.PLACE_VARIABLE not in os.environ
+    assert relaunch.HANDOVER_DESCRIPTOR_VARIABLE not in os.environ
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
 

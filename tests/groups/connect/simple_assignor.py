@@ -19,7 +19,7 @@ def compute(snapshot: GroupSnapshot, *, delay_ms: int = DELAY_MS) -> ComputedTar
     """The target for ``snapshot``: complete, disjoint and even over the members that do not drain."""
     left = snapshot.configured
     deferred: dict[MemberId, DeferredJobs] = {}
-    held = Jobs.of(job for member in snapshot.members for job in member.current | member.former)
+    held = Jobs.of(job for member in snapshot.members for job in member.current | member.former_jobs)
     for departed in snapshot.departed:
         remaining_ms = delay_ms if departed.delay_left_ms is None else departed.delay_left_ms
         jobs = (departed.jobs & left) - held
@@ -35,7 +35,7 @@ def compute(snapshot: GroupSnapshot, *, delay_ms: int = DELAY_MS) -> ComputedTar
     share, extras = divmod(len(left), len(takers))
     given: dict[MemberId, list[Job]] = {member.member_id: [] for member in takers}
     for member in takers:
-        wanted = (member.target | member.current | member.former) & left
+        wanted = (member.target | member.current | member.former_jobs) & left
         for job in wanted:
             if len(given[member.member_id]) < share + (extras > 0 and len(given[member.member_id]) == share):
                 given[member.member_id].append(job)

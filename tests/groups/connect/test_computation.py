@@ -17,8 +17,8 @@ from coterie.groups.connect.soft_state import MemberChosenToCompute, MemberCompu
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    JOIN,
-    LEAVE,
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
     HeartbeatResponse,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
@@ -114,7 +114,7 @@ def test_without_a_covering_member_the_members_may_change_all_but_their_versions
     conversation.compute("A")
     for name, offer in offers.items():
         conversation.beat(name, client_assignors=(offer,))
-    conversation.beat("A", LEAVE)
+    conversation.beat("A", LEAVE_EPOCH)
     assert update(conversation, "B", assignor(newest=1, metadata=b"new", reason=2)).error is ConnectErrorCode.NONE
     epoch = conversation.coordinator.group.currents[MemberId("B")].member_epoch
     assert (
@@ -284,7 +284,9 @@ def test_a_choice_that_a_newcomer_makes_impossible_ends_at_once(newcomer: dict[s
     assert chosen(conversation) == "w0"
     conversation.beat("w2", **newcomer)
     assert chosen(conversation) == computes
-    refused = conversation.ask(PrepareAssignment(reply_to=ReplyTo(0), member_id=MemberId("w0"), member_epoch=JOIN))
+    refused = conversation.ask(
+        PrepareAssignment(reply_to=ReplyTo(0), member_id=MemberId("w0"), member_epoch=JOIN_EPOCH)
+    )
     assert isinstance(refused, PrepareAssignmentResponse)
     assert refused.error is ConnectErrorCode.UNKNOWN_MEMBER_ID
     assert chosen(conversation) == computes, "a refusal changes nothing"
@@ -310,7 +312,7 @@ def without_a_covering_member(settings: ConnectGroupSettings) -> Conversation:
     conversation.compute("A")
     for name, offer in {"B": assignor(newest=1), "C": assignor(oldest=2)}.items():
         conversation.beat(name, client_assignors=(offer,))
-    conversation.beat("A", LEAVE)
+    conversation.beat("A", LEAVE_EPOCH)
     return conversation
 
 

@@ -272,11 +272,11 @@ def test_the_jobs_that_waited_for_a_member_are_offered_to_it_once() -> None:
     conversation.beat("w1")
     assert group.members[MemberId("w1")].former == had
     snapshot = conversation.prepare("w0", 2)
-    assert {one.member_id: one.former for one in snapshot.members} == {"w0": NO_JOBS, "w1": had}
+    assert {one.member_id: one.former_jobs for one in snapshot.members} == {"w0": NO_JOBS, "w1": had}
     conversation.compute("w0")
     conversation.beat("w1", draining=True)
     snapshot = conversation.prepare("w0", 2)
-    assert all(one.former == NO_JOBS for one in snapshot.members)
+    assert all(one.former_jobs == NO_JOBS for one in snapshot.members)
 
 
 def test_a_removed_member_keeps_its_jobs_until_its_session_would_have_ended() -> None:

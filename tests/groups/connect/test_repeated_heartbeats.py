@@ -12,7 +12,7 @@ from coterie.groups.connect.messages import Effect, Event, Heartbeat, Record, Se
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import Reply
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import LEAVE, Claims, ConfiguredJobs, HeartbeatResponse
+from coterie.nouns.connect_groups import LEAVE_EPOCH, Claims, ConfiguredJobs, HeartbeatResponse
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberEpoch, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from tests.groups.connect.builders import Conversation, assignor, short_heartbeat
@@ -87,7 +87,7 @@ def test_a_heartbeat_without_news_renews_the_session() -> None:
         {"max_wait_ms": 1_000},
         {"max_wait_ms": -1},
         {"member_epoch": MemberEpoch(1)},
-        {"member_epoch": MemberEpoch(LEAVE)},
+        {"member_epoch": MemberEpoch(LEAVE_EPOCH)},
         {"instance_id": InstanceId("i")},
         {"rebalance_timeout_ms": 1_000},
         {"server_assignor": "eager"},

@@ -33,9 +33,9 @@ from coterie.groups.connect.state import Group, apply_record, check_all_invarian
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    JOIN,
-    LEAVE,
-    LEAVE_BRIEFLY,
+    JOIN_EPOCH,
+    LEAVE_BRIEFLY_EPOCH,
+    LEAVE_EPOCH,
     ConfiguredJobs,
     HeartbeatResponse,
     PrepareAssignmentResponse,
@@ -150,7 +150,7 @@ class Worker:
     url: WorkerUrl
     instance_id: InstanceId | None = None
     holds: bool = False
-    epoch: MemberEpoch = JOIN
+    epoch: MemberEpoch = JOIN_EPOCH
     running: Jobs = NO_JOBS
     stopping: Jobs = NO_JOBS
     number: int = 0
@@ -274,11 +274,11 @@ class World:
         """Send a heartbeat; the next one follows the response, or a time-out."""
         if not worker.is_alive:
             return
-        if self.now_ms >= worker.lease_ends_ms and worker.epoch != JOIN:
+        if self.now_ms >= worker.lease_ends_ms and worker.epoch != JOIN_EPOCH:
             self.stop_all(worker)
         worker.number += 1
         number = worker.number
-        is_full = worker.sends_all or worker.epoch == JOIN or not worker.has_answer
+        is_full = worker.sends_all or worker.epoch == JOIN_EPOCH or not worker.has_answer
         owned = worker.running | worker.stopping
         worker.sent_at_ms[number] = self.now_ms
         worker.has_answer = False
@@ -313,13 +313,13 @@ class World:
         """Stop all jobs when the lease has ended."""
         if not worker.is_alive:
             return
-        if worker.epoch != JOIN and self.now_ms >= worker.lease_ends_ms:
+        if worker.epoch != JOIN_EPOCH and self.now_ms >= worker.lease_ends_ms:
             self.stop_all(worker)
         self.at(100, lambda: self.watch(worker))
 
     def stop_all(self, worker: Worker) -> None:
         worker.running = worker.stopping = NO_JOBS
-        worker.epoch = JOIN
+        worker.epoch = JOIN_EPOCH
         worker.leader = False
 
     def on_heartbeat_response(self, worker: Worker, number: int, response: Response) -> None:
@@ -374,7 +374,7 @@ class World:
     def stopped(self, worker: Worker, jobs: Jobs) -> None:
         if worker.is_alive and worker.stopping & jobs:
             worker.stopping -= jobs
-            if worker.epoch != JOIN:
+            if worker.epoch != JOIN_EPOCH:
                 self.beat(worker)
 
     def prepare(self, worker: Worker) -> None:
@@ -415,7 +415,7 @@ class World:
             lambda reply_to: Heartbeat(
                 reply_to=reply_to, connection_number=0, client_id=name, client_host="/127.0.0.1",
                 member_id=worker.member_id,
-                member_epoch=LEAVE_BRIEFLY if briefly else LEAVE, request_number=number, owned=NO_JOBS,
+                member_epoch=LEAVE_BRIEFLY_EPOCH if briefly else LEAVE_EPOCH, request_number=number, owned=NO_JOBS,
             ),
             lambda _: None,
         )  # fmt: skip

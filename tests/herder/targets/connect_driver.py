@@ -23,7 +23,7 @@ HANDOVER = ConnectMembershipHandover(
     assignment_epoch=GroupEpoch(4),
     config_offset=ConfigOffset(3),
     jobs=BOTH_TASKS,
-    job_epochs={GroupEpoch(4): BOTH_TASKS},
+    jobs_by_assignment_epoch={GroupEpoch(4): BOTH_TASKS},
     version=1,
     metadata=b"hello",
 )
@@ -103,7 +103,7 @@ def described_member(
         assigned=assigned,
         pending=pending,
         target=assigned if target is None else target,
-        awaited={},
+        awaited_jobs_by_holder={},
     )
 
 

@@ -14,7 +14,7 @@ from tests.herder.herder_driver import ME, OTHER
 from tests.herder.targets.connect_driver import described_group, described_member
 
 DEPARTED = DepartedMemberDescription(
-    member_id=MemberId("gone"), url=WorkerUrl("http://gone:8083/"), jobs=FIRST, delay_left_ms=2_000, held_left_ms=0
+    member_id=MemberId("gone"), url=WorkerUrl("http://gone:8083/"), jobs=FIRST, delay_left_ms=2_000, held_jobs_left_ms=0
 )
 
 
@@ -27,7 +27,7 @@ def test_jobs_of_a_departed_member_are_deferred_and_have_a_reason() -> None:
 
 
 def test_jobs_that_may_still_run_on_a_departed_member_are_not_deferred() -> None:
-    held = replace(DEPARTED, delay_left_ms=None, held_left_ms=500)
+    held = replace(DEPARTED, delay_left_ms=None, held_jobs_left_ms=500)
     group = replace(described_group(described_member(ME)), departed=(held,))
     assert not build_group_view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
     assert not unassigned_reasons(group)

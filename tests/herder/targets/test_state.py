@@ -9,7 +9,7 @@ def test_a_relaunched_worker_keeps_its_assignment_and_reports_nothing_yet() -> N
     assert targets.details is not None
     assert (targets.details.leader_epoch, targets.details.jobs_by_assignment_epoch) == (
         HANDOVER.leader_epoch,
-        HANDOVER.job_epochs,
+        HANDOVER.jobs_by_assignment_epoch,
     )
     assert targets.jobs_report == NotReportingJobs()
 

@@ -54,7 +54,7 @@ HANDOVER = ConnectMembershipHandover(
     assignment_epoch=GroupEpoch(5),
     config_offset=ConfigOffset(4),
     jobs=SOME,
-    job_epochs={GroupEpoch(5): SOME},
+    jobs_by_assignment_epoch={GroupEpoch(5): SOME},
     version=1,
     metadata=b"hello",
 )

@@ -5,7 +5,7 @@ import pytest
 from coterie.member.connect.heartbeats import HEARTBEAT_INTERVAL_MIN_MS
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, Claims, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
+from coterie.nouns.connect_groups import JOIN_EPOCH, Claims, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, LeaderEpoch, MemberEpoch, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
@@ -38,7 +38,7 @@ def test_a_worker_joins_with_all_fields_and_no_jobs_when_the_herder_is_ready() -
     assert worker.heartbeat == HeartbeatRequest(
         group_id=GroupId("fleet"),
         member_id=ME,
-        member_epoch=JOIN,
+        member_epoch=JOIN_EPOCH,
         request_number=1,
         instance_id=InstanceId("i"),
         rebalance_timeout_ms=60_000,

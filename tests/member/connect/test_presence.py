@@ -9,7 +9,7 @@ from coterie.member.connect.presence import ENDING_TIMEOUT_MS
 from coterie.member.connect.state import HasLeft, Suspended
 from coterie.member.events import MemberEnded
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, HeartbeatResponse
+from coterie.nouns.connect_groups import JOIN_EPOCH, LEAVE_BRIEFLY_EPOCH, LEAVE_EPOCH, HeartbeatResponse
 from coterie.nouns.ids import GroupEpoch, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
@@ -55,7 +55,12 @@ def test_a_removed_member_stops_all_jobs_and_joins_again_with_the_same_id(
     assert worker.sent == [], "a join says that all jobs have stopped"
     worker.own()
     again = worker.heartbeat
-    assert (again.member_id, again.member_epoch, again.owned, again.request_number) == (ME, JOIN, NO_JOBS, number + 1)
+    assert (again.member_id, again.member_epoch, again.owned, again.request_number) == (
+        ME,
+        JOIN_EPOCH,
+        NO_JOBS,
+        number + 1,
+    )
 
 
 def test_jobs_that_the_herder_has_not_seen_yet_must_stop_before_the_next_join(worker: MemberDriver) -> None:
@@ -67,7 +72,7 @@ def test_jobs_that_the_herder_has_not_seen_yet_must_stop_before_the_next_join(wo
     assert worker.sent == [], "the herder has sent this before it received the assignment, and starts the job"
     worker.own(A0)
     worker.own()
-    assert worker.heartbeat.member_epoch == JOIN
+    assert worker.heartbeat.member_epoch == JOIN_EPOCH
 
 
 def test_the_lease_lasts_two_thirds_of_the_session_from_the_sending_of_the_last_accepted_heartbeat(
@@ -138,7 +143,7 @@ def test_an_instance_id_that_is_not_free_is_asked_for_again() -> None:
         worker.advance_clock(backoff_ms - 1)
         assert worker.sent == []
         worker.advance_clock(1)
-        assert worker.heartbeat.member_epoch == JOIN
+        assert worker.heartbeat.member_epoch == JOIN_EPOCH
     assert len(worker.logged) == 1
     assert worker.take_events(MembershipRefused) == []
 
@@ -161,7 +166,7 @@ def test_a_join_with_an_invalid_response_is_repeated(
         f"The group's coordinator sent an invalid response to a join; this worker joins again: {why}"
     ]
     worker.advance_clock(100)
-    assert worker.heartbeat.member_epoch == JOIN
+    assert worker.heartbeat.member_epoch == JOIN_EPOCH
     assert worker.events == []
 
 
@@ -215,7 +220,7 @@ def test_a_member_that_is_refused_loses_its_membership_first(worker: MemberDrive
 # -- leaving ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("is_permanent", "epoch"), [(True, LEAVE), (False, LEAVE_BRIEFLY)])
+@pytest.mark.parametrize(("is_permanent", "epoch"), [(True, LEAVE_EPOCH), (False, LEAVE_BRIEFLY_EPOCH)])
 def test_a_member_leaves_permanently_or_for_a_short_time(
     worker: MemberDriver, *, is_permanent: bool, epoch: int
 ) -> None:
@@ -263,7 +268,7 @@ def test_a_worker_that_must_rejoin_leaves_when_its_jobs_have_stopped(worker: Mem
     assert worker.sent == []
     worker.own()
     requests = [send.request for send in worker.sent if isinstance(send.request, HeartbeatRequest)]
-    assert [request.member_epoch for request in requests] == [LEAVE_BRIEFLY, JOIN]
+    assert [request.member_epoch for request in requests] == [LEAVE_BRIEFLY_EPOCH, JOIN_EPOCH]
     numbers = [request.request_number for request in requests]
     assert numbers == sorted(set(numbers))
 
@@ -272,7 +277,7 @@ def test_a_worker_outside_the_group_has_nothing_to_leave(worker: MemberDriver) -
     worker.own()
     worker.feed(LeaveAndRejoin(reason="stuck"))
     assert worker.events == []
-    assert worker.heartbeat.member_epoch == JOIN
+    assert worker.heartbeat.member_epoch == JOIN_EPOCH
 
 
 # -- the next process -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from coterie.member.connect.messages import (
 from coterie.member.connect.state import InGroup
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    JOIN,
+    JOIN_EPOCH,
     HeartbeatResponse,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
@@ -129,11 +129,11 @@ def test_after_any_events_the_requests_of_a_member_are_consistent(
             request = send.request
             assert request.request_number > last_number, "request numbers rise"
             last_number = request.request_number
-            if request.member_epoch <= JOIN:
+            if request.member_epoch <= JOIN_EPOCH:
                 assert request.owned is not None, "a join and a leave acknowledge all jobs"
                 assert not request.owned
             has_all_fields = request.rebalance_timeout_ms is not None
-            still_awaits_first_target = request.member_epoch == JOIN and isinstance(worker.member.place, InGroup)
+            still_awaits_first_target = request.member_epoch == JOIN_EPOCH and isinstance(worker.member.place, InGroup)
             if request.max_wait_ms and has_all_fields and not still_awaits_first_target:
                 assert any(isinstance(one.request, HeartbeatRequest) for one in known), "it follows another heartbeat"
             assert 0 < request.response_timeout_ms <= 30_000 // 3 + 500

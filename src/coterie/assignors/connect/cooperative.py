@@ -31,7 +31,7 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember, UnplaceableJobs
 
-PORTION_INTERVAL_MIN_MS = 1_000
+POSTPONED_MOVES_INTERVAL_MIN_MS = 1_000
 """The minimum time from one target to the next while ``rebalance.max.moves.per.round`` postpones moves. An interval is
 needed because the end of a move does not request a new target."""
 
@@ -102,7 +102,7 @@ def _next_non_deferral_target_in_ms(placement: Placement, policy: RebalancePolic
     if both apply; None if neither does. The delays of deferred jobs are not included."""
     due = []
     if placement.postponed_move_count:
-        due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))
+        due.append(max(policy.round_interval_ms, POSTPONED_MOVES_INTERVAL_MIN_MS))
     if placement.depends_on_briefly_left_members:
         due.append(BRIEFLY_LEFT_CHECK_INTERVAL_MS)
     return min(due, default=None)

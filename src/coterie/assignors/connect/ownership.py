@@ -111,9 +111,9 @@ def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[M
 
 def _jobs_deferred_for_return_of(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
     """The jobs that are deferred for ``member`` as a departed member that has returned. The snapshot contains them in
-    ``former``, or with a departed member that is the same worker: while jobs may still run on a departed member, the
-    coordinator does not match it with a new member by URL or instance id."""
-    return union_of_jobs([member.former, *(one.jobs for one in snapshot.departed if _is_same_worker(one, member))])
+    ``former_jobs``, or with a departed member that is the same worker: while jobs may still run on a departed member,
+    the coordinator does not match the departed member with a new member by URL or instance id."""
+    return union_of_jobs([member.former_jobs, *(one.jobs for one in snapshot.departed if _is_same_worker(one, member))])
 
 
 def _is_same_worker(departed: SnapshotDeparted, member: SnapshotMember) -> bool:

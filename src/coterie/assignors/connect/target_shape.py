@@ -8,16 +8,16 @@ from coterie.nouns.jobs import ConnectorTaskId, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
 from coterie.nouns.text import without_lone_surrogates
 
-_INT16 = range(-(2**15), 2**15)
-_DURATIONS_MS = range(2**31)
-"""The durations that a response can contain, in ms; ``_INT16`` has the versions that a response can contain."""
-_TASK_NUMBERS = range(2**31)
-_SHOWN_NUMBERS = range(-(2**63), 2**63)
+_INT16_RANGE = range(-(2**15), 2**15)
+_DURATION_MS_RANGE = range(2**31)
+"""The durations that a response can contain, in ms; ``_INT16_RANGE`` has the versions that a response can contain."""
+_TASK_NUMBER_RANGE = range(2**31)
+_SHOWN_NUMBER_RANGE = range(-(2**63), 2**63)
 _REASON_LENGTH_MAX = 1_000
 """The maximum number of characters of the reason of unplaceable jobs, which is stored with the group."""
 
 
-def checked_target(result: object) -> ComputedTarget:
+def check_and_copy_target(result: object) -> ComputedTarget:
     """The target in ``result``, which an assignor has returned, as a copy: a later change of the mappings in ``result``
     does not change the target. In a reason, U+FFFD takes the place of half of a surrogate pair, and the text is cut at
     1,000 characters.
@@ -53,10 +53,10 @@ def _target_shape_error(result: object) -> str | None:
         )
     if not (isinstance(result.unplaceable, tuple) and all(map(_is_unplaceable_jobs, result.unplaceable))):
         return "in the assignor's result, unplaceable must be a tuple of UnplaceableJobs"
-    if not (result.next_in_ms is None or _is_int_in_range(result.next_in_ms, _DURATIONS_MS)):
+    if not (result.next_in_ms is None or _is_int_in_range(result.next_in_ms, _DURATION_MS_RANGE)):
         return (
-            f"in the assignor's result, next_in_ms is {_shown(result.next_in_ms)}, and must be None or between 0 and"
-            f" {2**31 - 1}"
+            f"in the assignor's result, next_in_ms is {_number_or_type_text(result.next_in_ms)}, and must be None or"
+            f" between 0 and {2**31 - 1}"
         )
     return None
 
@@ -69,13 +69,17 @@ def _is_target_of_member(value: object) -> bool:
     return (
         isinstance(value, TargetOfMember)
         and _are_jobs(value.jobs)
-        and _is_int_in_range(value.version, _INT16)
+        and _is_int_in_range(value.version, _INT16_RANGE)
         and isinstance(value.metadata, bytes)
     )
 
 
 def _is_deferred_jobs(value: object) -> bool:
-    return isinstance(value, DeferredJobs) and _are_jobs(value.jobs) and _is_int_in_range(value.delay_ms, _DURATIONS_MS)
+    return (
+        isinstance(value, DeferredJobs)
+        and _are_jobs(value.jobs)
+        and _is_int_in_range(value.delay_ms, _DURATION_MS_RANGE)
+    )
 
 
 def _is_unplaceable_jobs(value: object) -> bool:
@@ -91,7 +95,7 @@ def _are_jobs(value: object) -> bool:
         and all(
             isinstance(one, ConnectorTaskId)
             and _is_encodable_text(one.connector)
-            and _is_int_in_range(one.task, _TASK_NUMBERS)
+            and _is_int_in_range(one.task, _TASK_NUMBER_RANGE)
             for one in value.tasks
         )
     )
@@ -107,9 +111,9 @@ def _is_int_in_range(value: object, allowed: range) -> bool:
     return isinstance(value, int) and allowed.start <= value < allowed.stop
 
 
-def _shown(value: object) -> str:
+def _number_or_type_text(value: object) -> str:
     """``value`` as text for an error message: a number of up to 64 bits itself; of any other value only the type,
     because the text of such a value may be very long, and may raise an exception."""
-    if _is_int_in_range(value, _SHOWN_NUMBERS):
+    if _is_int_in_range(value, _SHOWN_NUMBER_RANGE):
         return str(value)
     return f"a {type(value).__name__}" if not isinstance(value, int) else "an int with more than 64 bits"

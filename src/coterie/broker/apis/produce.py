@@ -147,7 +147,10 @@ def _batch_refusal(
     """Why a well-formed batch may not be appended to ``topic``, by its header ``head``; None if it may. ``now_ms`` is
     the wall clock's time."""
     if is_internal_topic(topic.name):
-        return KafkaRefusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {topic.name}.")
+        return KafkaRefusal(
+            ErrorCode.invalid_topic_exception,
+            f"{topic.name} is an internal topic, to which only the broker writes: send the records to another topic.",
+        )
     size_max = batch_size_max(topic.configs, broker.settings)
     if head.size_bytes > size_max:
         return KafkaRefusal(
@@ -267,7 +270,7 @@ def _partition_values(
         "log_append_time": log_append_time_ms,
         "log_start_offset": start_offset,
         "record_errors": [
-            {"batch_index": record, "batch_index_error_message": "The record has no key."}
+            {"batch_index": record, "batch_index_error_message": "The record has no key, and the topic is compacted."}
             for record in keyless_record_indexes
         ],
         "error_message": error_message,

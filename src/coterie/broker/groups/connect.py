@@ -36,10 +36,10 @@ from coterie.groups.connect.state import Group
 from coterie.groups.connect.summary import summarize_event
 from coterie.groups.connect.target_check import ERROR_LENGTH_MAX
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.connect_groups import JOIN_EPOCH
 from coterie.nouns.errors import CoterieError
 from coterie.nouns.ids import GroupId
-from coterie.nouns.target_assignments import Assign, GroupSnapshot
+from coterie.nouns.target_assignments import AssignFunction, GroupSnapshot
 from coterie.nouns.text import without_lone_surrogates
 from coterie.wire.errors import ErrorCode
 
@@ -72,7 +72,7 @@ class ConnectMachine:
     event_summary = staticmethod(summarize_event)
 
     def __init__(
-        self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: MemberRequestGaps
+        self, settings: ConnectGroupSettings, assignors: Mapping[str, AssignFunction], gaps: MemberRequestGaps
     ) -> None:
         """``assignors`` are the broker's assignors by name: those of ``settings.server_assignors``."""
         self._settings = settings
@@ -109,7 +109,7 @@ class ConnectMachine:
     def may_create_group(self, request: Request, /) -> bool:
         match request:
             case Heartbeat(member_epoch=epoch):
-                return epoch == JOIN
+                return epoch == JOIN_EPOCH
             case SetGroupConfigs(configs=configs):
                 return bool(configs)
             case _:

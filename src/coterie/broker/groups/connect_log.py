@@ -4,7 +4,7 @@ could be computed. The descriptions of the groups (ConnectGroupDescribe) contain
 import logging
 
 from coterie.groups.connect.messages import ConnectOutput, Event, GroupRecord, Heartbeat, MemberDeparted, Removal
-from coterie.nouns.connect_groups import LEAVE, LEAVE_BRIEFLY
+from coterie.nouns.connect_groups import LEAVE_BRIEFLY_EPOCH, LEAVE_EPOCH
 from coterie.nouns.ids import GroupId
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ def log_member_removals_and_computation_errors(
 def _describe_removal(event: Event, removal: Removal) -> str:
     """The predicate of a sentence for the log: by which request a member has left, or why it was removed."""
     match event:
-        case Heartbeat(member_id=removal.member_id, member_epoch=member_epoch) if member_epoch == LEAVE:
+        case Heartbeat(member_id=removal.member_id, member_epoch=member_epoch) if member_epoch == LEAVE_EPOCH:
             return "has left the group permanently: its worker was drained"
-        case Heartbeat(member_id=removal.member_id, member_epoch=member_epoch) if member_epoch == LEAVE_BRIEFLY:
+        case Heartbeat(member_id=removal.member_id, member_epoch=member_epoch) if member_epoch == LEAVE_BRIEFLY_EPOCH:
             return "has left the group and may return: its worker has stopped"
         case _:
             return f"was removed: {removal.reason}"

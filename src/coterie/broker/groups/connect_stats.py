@@ -24,7 +24,7 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.connect_groups import JOIN_EPOCH
 from coterie.nouns.ids import GroupId, MemberId
 
 _REMOVAL_REASON_BY_TIMER = {
@@ -137,6 +137,6 @@ def _removal_reason(event: Event) -> str:
         case RemoveMember():
             return "operator"
         case Heartbeat(member_epoch=epoch):
-            return "left" if epoch < JOIN else "replaced"
+            return "left" if epoch < JOIN_EPOCH else "replaced"
         case _:
             return "other"

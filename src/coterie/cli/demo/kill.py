@@ -18,10 +18,10 @@ from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_l
 
 _CHECK_INTERVAL_S = 0.05
 """Time between two checks; meanwhile the worker runs."""
-STOPPED_WITHIN_S = 10.0
+SUSPENSION_TIMEOUT_S = 10.0
 """How long the processes may take to stop after SIGSTOP; only a process that waits for a disk takes more than a
 moment."""
-_ENDED_WITHIN_S = 10.0
+_END_AFTER_KILL_TIMEOUT_S = 10.0
 """How long the processes may take to end after SIGKILL."""
 
 
@@ -70,7 +70,7 @@ def kill_in_mid_batch_unless_ended(
         if interrupted:
             child.kill()
             _wait_until_processes_ended(child.pid)
-            _check_uncommitted(interrupted, checkpoints)
+            _check_batches_uncommitted(interrupted, checkpoints)
             return interrupted
         child.resume()
         if time.monotonic() > deadline:
@@ -84,7 +84,8 @@ def kill_in_mid_batch_unless_ended(
 
 
 def are_batches_repeated_or_raise(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> bool:
-    """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch.
+    """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch. False
+    also while another start takes one of the checkpoints over: call this again then.
 
     :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
     """
@@ -143,7 +144,7 @@ def _is_batch_repeated_or_raise(interrupted: BatchInFlight, checkpoint_dir: Path
     return True
 
 
-def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> None:
+def _check_batches_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> None:
     """Check that none of the ``interrupted`` batches is committed.
 
     :raises WorldError: when one of the batches is committed, or its task has no checkpoint any more.
@@ -161,13 +162,13 @@ def wait_until_processes_suspended(process_group: int) -> None:
     """Wait until every process of the process group is suspended (SIGSTOP, which takes effect a moment later) or has
     ended.
 
-    :raises WorldError: when a process still runs after ``STOPPED_WITHIN_S``.
+    :raises WorldError: when a process still runs after ``SUSPENSION_TIMEOUT_S``.
     """
-    deadline = time.monotonic() + STOPPED_WITHIN_S
+    deadline = time.monotonic() + SUSPENSION_TIMEOUT_S
     while any(state not in "TtZX" for state in process_states(process_group)):
         if time.monotonic() > deadline:
             raise WorldError(
-                f"Process group {process_group} has not stopped {STOPPED_WITHIN_S:g} s after SIGSTOP, and may "
+                f"Process group {process_group} has not stopped {SUSPENSION_TIMEOUT_S:g} s after SIGSTOP, and may "
                 "still write to "
                 "its tasks' checkpoints; run the demo again."
             )
@@ -177,12 +178,15 @@ def wait_until_processes_suspended(process_group: int) -> None:
 def _wait_until_processes_ended(process_group: int) -> None:
     """Wait until every process of the process group has ended.
 
-    :raises WorldError: when one still runs after ``_ENDED_WITHIN_S``.
+    :raises WorldError: when one still runs after ``_END_AFTER_KILL_TIMEOUT_S``.
     """
-    deadline = time.monotonic() + _ENDED_WITHIN_S
+    deadline = time.monotonic() + _END_AFTER_KILL_TIMEOUT_S
     while any(state not in "ZX" for state in process_states(process_group)):
         if time.monotonic() > deadline:
-            raise WorldError(f"Process group {process_group} still runs {_ENDED_WITHIN_S:.0f} s after SIGKILL.")
+            raise WorldError(
+                f"Process group {process_group} still runs {_END_AFTER_KILL_TIMEOUT_S:.0f} s after SIGKILL. "
+                "Run the demo again when its processes have ended."
+            )
         time.sleep(0.01)
 
 

@@ -117,10 +117,10 @@ class CommittedRowCounter:
         for file in written_files(self._output_folder, connector):
             task_name, _, batch_id, _ = file.name.rsplit("-", 3)
             if int(batch_id) <= last_committed_batches.get(task_name, -1):
-                row_count += self._row_count(file)
+                row_count += self._count_rows_cached(file)
         return row_count
 
-    def _row_count(self, file: Path) -> int:
+    def _count_rows_cached(self, file: Path) -> int:
         """The number of rows in ``file``, which is read once."""
         if file not in self._row_count_by_file:
             self._row_count_by_file[file] = _count_rows(file)

@@ -31,11 +31,11 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import GroupProtocolName
 
 WORKER_COUNT = 3
-TRIGGER_MS = 2_000
+TRIGGER_INTERVAL_MS = 2_000
 """The connectors' ``trigger.interval.ms``."""
 SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS = 6_000, 500
 """Shorter than the defaults, so that the demo does not wait long for a killed worker."""
-WORKER_SETTINGS = {
+EXTRA_WORKER_SETTINGS = {
     "rebalance.timeout.ms": "20000",
     "scheduled.rebalance.max.delay.ms": "4000",
     # Three Spark sessions on one small machine: each one is a local master with two threads.
@@ -44,10 +44,11 @@ WORKER_SETTINGS = {
 """The settings of the demo's workers that differ from those of other fleets."""
 INITIAL_REBALANCE_DELAY_MS = 1_000
 """How long the group waits for more workers before its first round."""
-KILL_FRACTION_MIN, KILL_FRACTION, KILL_FRACTION_MAX = 0.2, 0.22, 0.4
-"""Fractions of all rows that are committed: the kill is first tried at ``KILL_FRACTION``, and must come from
-``KILL_FRACTION_MIN`` to ``KILL_FRACTION_MAX``, unless a worker ended before for another reason."""
-NEVER_STOPPED_TASKS_MIN = {GroupProtocolName.CLASSIC: 3, GroupProtocolName.CONNECT: 2}
+COMMITTED_FRACTION_AT_KILL_MIN, COMMITTED_FRACTION_AT_KILL, COMMITTED_FRACTION_AT_KILL_MAX = 0.2, 0.22, 0.4
+"""Fractions of all rows that are committed: the kill is first tried at ``COMMITTED_FRACTION_AT_KILL``, and must
+come from ``COMMITTED_FRACTION_AT_KILL_MIN`` to ``COMMITTED_FRACTION_AT_KILL_MAX``, unless a worker ended before
+for another reason."""
+NEVER_STOPPED_TASKS_MIN_BY_PROTOCOL = {GroupProtocolName.CLASSIC: 3, GroupProtocolName.CONNECT: 2}
 """At least so many tasks must never have been stopped in the whole demo, by the protocol of the group. Of the 8 tasks,
 3 are on the killed worker, and at most 3 move to the replacement. The leader of a classic group lets those move again
 that moved before. The assignors of a connect group have no memory: all 3 may be others."""
@@ -80,7 +81,7 @@ def run_demo_in_folder(
         data_folder=folder,
         broker_port=broker_port or _first_of_consecutive_free_ports(1, preferred=9092),
         first_rest_port=rest_port or _first_of_consecutive_free_ports(WORKER_COUNT, preferred=8083),
-        extra_worker_settings=WORKER_SETTINGS,
+        extra_worker_settings=EXTRA_WORKER_SETTINGS,
         initial_rebalance_delay_ms=INITIAL_REBALANCE_DELAY_MS,
         group_protocol=group_protocol,
         session_timeout_ms=SESSION_TIMEOUT_MS,
@@ -170,9 +171,9 @@ class DemoRun:
                 lambda: self._placement.has_exactly_demo_tasks_running, 60, f"all {len(ALL_TASKS)} tasks run"
             )
             self._wait_until(
-                lambda: self._committed_row_fraction() >= KILL_FRACTION,
+                lambda: self._committed_row_fraction() >= COMMITTED_FRACTION_AT_KILL,
                 90,
-                f"{KILL_FRACTION:.0%} of the rows are committed",
+                f"{COMMITTED_FRACTION_AT_KILL:.0%} of the rows are committed",
             )
             killed_number, interrupted_batches = self._kill_busiest_non_leader()
             self._wait_until_tasks_taken_over(interrupted_batches)
@@ -236,7 +237,7 @@ class DemoRun:
     def _create_connectors(self) -> None:
         """Create the connectors, and wait until they exist."""
         configs = flights.connector_configs(
-            input_folder=self._input_folder, output_folder=self._output_folder, trigger_ms=TRIGGER_MS
+            input_folder=self._input_folder, output_folder=self._output_folder, trigger_ms=TRIGGER_INTERVAL_MS
         )
         self._input_folder.mkdir(parents=True, exist_ok=True)
         for name, config in configs.items():
@@ -272,7 +273,8 @@ class DemoRun:
         interrupted batches.
 
         :raises WorldError: when no worker could be chosen, or killed in the middle of a batch, in time; or when the
-            kill came too early or too late (``KILL_FRACTION_MIN``, ``KILL_FRACTION_MAX``).
+            kill came too early or too late (``COMMITTED_FRACTION_AT_KILL_MIN``,
+            ``COMMITTED_FRACTION_AT_KILL_MAX``) and no worker had ended before for another reason.
         """
         interrupted_batches: list[BatchInFlight] = []
         while not interrupted_batches:
@@ -305,10 +307,14 @@ class DemoRun:
             f"offsets/N exists and commits/N does not, for {batch_texts}, also after both processes have ended"
         )
         # If a worker ended before for another reason, its rebalance takes time, and the fraction may be any.
-        if not KILL_FRACTION_MIN <= committed_fraction <= KILL_FRACTION_MAX and not self._fleet.ended_workers:
+        if (
+            not COMMITTED_FRACTION_AT_KILL_MIN <= committed_fraction <= COMMITTED_FRACTION_AT_KILL_MAX
+            and not self._fleet.ended_workers
+        ):
             raise WorldError(
                 f"The kill came when {committed_fraction:.0%} of the rows were committed, "
-                f"not between {KILL_FRACTION_MIN:.0%} and {KILL_FRACTION_MAX:.0%}. Run the demo again."
+                f"not between {COMMITTED_FRACTION_AT_KILL_MIN:.0%} and {COMMITTED_FRACTION_AT_KILL_MAX:.0%}. "
+                "Run the demo again."
             )
         return number, interrupted_batches
 
@@ -375,7 +381,8 @@ class DemoRun:
     def _check_enough_tasks_never_stopped(self) -> None:
         """Print the tasks that were started once and never stopped.
 
-        :raises WorldError: when there are fewer of them than ``NEVER_STOPPED_TASKS_MIN``.
+        :raises WorldError: when there are fewer of them than ``NEVER_STOPPED_TASKS_MIN_BY_PROTOCOL`` of the group's
+            protocol, unless a worker has ended for another reason than the kill.
         """
         never_stopped = sorted(task for task, count in self._checkpoints.start_counts().items() if count == 1)
         self._display.print_line(
@@ -383,7 +390,7 @@ class DemoRun:
             f"({task_list_text(never_stopped)})"
         )
         # If a worker ended meanwhile for another reason, its tasks were stopped too, and there may be fewer.
-        expected_min = NEVER_STOPPED_TASKS_MIN[self._settings.group_protocol]
+        expected_min = NEVER_STOPPED_TASKS_MIN_BY_PROTOCOL[self._settings.group_protocol]
         if len(never_stopped) < expected_min and not self._fleet.ended_workers:
             raise WorldError(
                 f"Fewer than {expected_min} tasks ran through the whole demo without a stop; the lines above show "

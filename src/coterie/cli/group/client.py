@@ -123,7 +123,8 @@ class GroupRestClient:
     def paused_or_stopped_connectors(self) -> Set[str]:
         """The names of the connectors that are paused or stopped.
 
-        :raises WorldError: when no worker responds, or with the message of an error response.
+        :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
+            a list of connectors.
         """
         response, reason = self._request_from_any_worker("GET", "/connectors?expand=status")
         if response is None or not response.is_success:

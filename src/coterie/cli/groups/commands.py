@@ -23,12 +23,14 @@ from coterie.nouns.ids import GroupId, InstanceId, MemberId
 
 _DEFAULT_SERVERS = "localhost:9092"
 _SERVERS_KEY = "bootstrap.servers"
-_CONNECT_PREFIX = "connect."
+_CONNECT_CONFIG_PREFIX = "connect."
 """The beginning of the names of a connect group's configs."""
 
 
 def make_group_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
-    """A client for requests about groups to the brokers that the options name.
+    """A client for requests about groups to the brokers ``bootstrap_servers``; if that is None, to those of
+    ``bootstrap.servers`` in the file ``command_config``; if there are none, to localhost:9092. The file also has the
+    client's security settings.
 
     :raises ConfigError: when a setting in the file ``command_config`` is not valid.
     :raises WorldError: when the file cannot be read, or ``bootstrap_servers`` is not valid.
@@ -94,7 +96,7 @@ def change_and_print_configs(
     """
     changes = _parse_config_changes(set_, delete)
     configs = asyncio.run(_change_and_read_configs(admin, GroupId(group), changes))
-    shown = [one for one in configs if one.is_set_on_group or one.name.startswith(_CONNECT_PREFIX)]
+    shown = [one for one in configs if one.is_set_on_group or one.name.startswith(_CONNECT_CONFIG_PREFIX)]
     if as_json:
         _print_json(
             {"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set_on_group} for one in shown]}
@@ -159,7 +161,7 @@ async def _remove_sole_match_and_return_name(admin: GroupAdmin, group_id: GroupI
     """
     described = await _describe_existing_group(admin, group_id)
     if not described.members:
-        raise WorldError(f"group {group_id} has no members")
+        raise WorldError(f"group {group_id} has no members, so there is none to remove")
     names = name_by_member_id(described)
     found = _matching_members(described, member)
     if len(found) != 1:

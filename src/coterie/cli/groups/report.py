@@ -9,7 +9,7 @@ from rich.table import Table
 
 from coterie.herder.group_view import worker_id_of_url
 from coterie.kafka.group_admin import ClassicGroupDescription, ListedGroup
-from coterie.nouns.connect_groups import LEAVE_BRIEFLY
+from coterie.nouns.connect_groups import LEAVE_BRIEFLY_EPOCH
 from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -83,7 +83,7 @@ def connect_group_instability_sentences(group: GroupDescription) -> Iterator[str
     yield from _computation_sentences(group)
     names = name_by_member_id(group)
     for member in group.members:
-        if member.member_epoch == LEAVE_BRIEFLY:
+        if member.member_epoch == LEAVE_BRIEFLY_EPOCH:
             yield (
                 f"{names[member.member_id]} has left for a short time: until it returns or its session ends, no worker "
                 f"runs {_jobs_text(member.target)}."
@@ -91,7 +91,7 @@ def connect_group_instability_sentences(group: GroupDescription) -> Iterator[str
         if member.pending:
             yield (f"{names[member.member_id]} must stop {_jobs_text(member.pending)}, and has not reported the stop.")
     for member in group.members:
-        for holder, jobs in member.awaited.items():
+        for holder, jobs in member.awaited_jobs_by_holder.items():
             yield f"{names[member.member_id]} waits for {_jobs_text(jobs)}: {wait_reason(group, holder, jobs)}."
     for departed in group.departed:
         name = worker_id_of_url(departed.url)
@@ -102,10 +102,10 @@ def connect_group_instability_sentences(group: GroupDescription) -> Iterator[str
                 f"For {_whole_seconds_text(departed.delay_left_ms)} more no worker runs {_jobs_text(departed.jobs)}, "
                 f"in case {name}, which has left, returns."
             )
-        if departed.held_left_ms:
+        if departed.held_jobs_left_ms:
             yield (
                 f"{name} has left without stopping its jobs: they may run there, and start on no other worker, for "
-                f"{_whole_seconds_text(departed.held_left_ms)} more."
+                f"{_whole_seconds_text(departed.held_jobs_left_ms)} more."
             )
     for unplaceable in group.unplaceable:
         yield f"No worker runs {_jobs_text(unplaceable.jobs)}: {unplaceable.reason}."
@@ -135,7 +135,7 @@ def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
     departed = next((one for one in group.departed if one.member_id == holder), None)
     if departed is None:
         return f"{name} runs them"
-    return f"{name} has left; its session would have ended in {_whole_seconds_text(departed.held_left_ms)}"
+    return f"{name} has left; its session would have ended in {_whole_seconds_text(departed.held_jobs_left_ms)}"
 
 
 def name_by_member_id(group: GroupDescription | ClassicGroupDescription) -> Mapping[MemberId, str]:
@@ -236,7 +236,7 @@ def _member_json(group: GroupDescription, member: MemberDescription) -> dict[str
         "to_stop": jobs_json(member.pending or NO_JOBS),
         "waits_for": [
             {"holder": holder, "jobs": jobs_json(jobs), "why": wait_reason(group, holder, jobs)}
-            for holder, jobs in member.awaited.items()
+            for holder, jobs in member.awaited_jobs_by_holder.items()
         ],
     }
 
@@ -248,6 +248,6 @@ def _departed_json(departed: DepartedMemberDescription) -> dict[str, Any]:
         "instance_id": departed.instance_id,
         "jobs": jobs_json(departed.jobs),
         "delay_left_ms": departed.delay_left_ms,
-        "held_left_ms": departed.held_left_ms,
+        "held_left_ms": departed.held_jobs_left_ms,
         "reason": departed.reason or None,
     }

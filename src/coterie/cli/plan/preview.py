@@ -43,7 +43,7 @@ from coterie.config.worker import check_no_empty_names, parse_static_task
 from coterie.herder.group_view import find_members_by_first_matching_name
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
-from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.jobs import NO_JOBS, TASKS_PER_CONNECTOR_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
 
@@ -259,7 +259,7 @@ def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: G
         (:meth:`GroupWithMemberNames.matching_members`).
     """
     if not name.strip():
-        raise WorldError("--add: a worker needs a name")
+        raise WorldError("--add: the worker's name is blank; use a name, for example --add worker-4")
     if name in joining_members:
         raise WorldError(f"--add {name} is given twice; give each new worker another name")
     if group.matching_members(name):
@@ -272,8 +272,8 @@ def _parse_task_count(option: str, text: str) -> tuple[ConnectorName, int]:
     :raises WorldError: when ``text`` is not of this form, or the number of tasks is out of range.
     """
     name, _, tasks = text.rpartition("=")
-    if not (name and re.fullmatch("[0-9]{1,6}", tasks) and 1 <= int(tasks) <= TASKS_MAX):
-        raise WorldError(f"{option} {text}: use NAME=TASKS, for example orders=4; 1 to {TASKS_MAX} tasks")
+    if not (name and re.fullmatch("[0-9]{1,6}", tasks) and 1 <= int(tasks) <= TASKS_PER_CONNECTOR_MAX):
+        raise WorldError(f"{option} {text}: use NAME=TASKS, for example orders=4; 1 to {TASKS_PER_CONNECTOR_MAX} tasks")
     return ConnectorName(name), int(tasks)
 
 

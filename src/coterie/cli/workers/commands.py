@@ -28,10 +28,10 @@ _UNREACHABLE = "UNREACHABLE"
 _STYLE_BY_STATE = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
 STABLE_TIMEOUT_S = 60.0
 """How long a group may take to become stable before the next worker restarts."""
-REFUSED_CONNECTIONS_MAX_S = 60.0
+REFUSED_CONNECTIONS_TIMEOUT_S = 60.0
 """A worker that lost its membership in a restart counts as ended if its address refuses connections for this time. The
 worker's process replaces itself, and loading the new process takes long on a busy machine."""
-MOVE_CHECKS_MAX = 50
+TAKE_OVER_CHECKS_MAX = 50
 """The maximum number of checks, one every 0.2 s, whether other workers own the jobs of a drained worker. After the last
 one, `coterie worker drain` reports that they do not."""
 _TRANSITION_PHASES = ("starting", "stopping")
@@ -118,7 +118,7 @@ def drain_worker_and_wait(url: str, worker: str) -> None:
                 f"{order_response.name} is draining and has just joined: follow the drain with `coterie group`"
             )
         printed_text = ""
-        checks_left = MOVE_CHECKS_MAX
+        checks_left = TAKE_OVER_CHECKS_MAX
         last_description = description_before
         while True:
             description = _describe_group_unless_sole_worker_has_ended(group, last_description, last_seen_member)
@@ -373,10 +373,10 @@ def _wait_until_restarted_and_running(
             refused_since_s = None
         elif refused_since_s is None:
             refused_since_s = time.monotonic()
-        elif time.monotonic() - refused_since_s > REFUSED_CONNECTIONS_MAX_S:
+        elif time.monotonic() - refused_since_s > REFUSED_CONNECTIONS_TIMEOUT_S:
             raise WorldError(
                 f"{member.name} has ended instead of restarting: no process has listened at {member.url} for "
-                f"{REFUSED_CONNECTIONS_MAX_S:g} s; see its log for the reason"
+                f"{REFUSED_CONNECTIONS_TIMEOUT_S:g} s; see its log for the reason"
             )
         if rejoined_member is None:
             if moves_jobs:

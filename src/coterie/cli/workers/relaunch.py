@@ -19,9 +19,9 @@ from coterie.nouns.errors import WireError, WorldError
 from coterie.nouns.membership import ClassicMembershipHandover, Handover
 from coterie.wire.connect_place import decode_membership_handover, encode_membership_handover
 
-PLACE_VARIABLE = "COTERIE_PLACE"
+HANDOVER_DESCRIPTOR_VARIABLE = "COTERIE_PLACE"
 """The environment variable with the descriptor of the open file that contains the previous process's membership."""
-VERSION = 1
+HANDOVER_FILE_VERSION = 1
 """The version of this file's format. Increment it with every change: the two processes may be of different releases."""
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def relaunch_process(settings: MemberSettings, membership_handover: Handover | N
     :raises WorldError: when the process cannot be replaced, for example because the interpreter was deleted or the disk
         is full.
     """
-    environment = {key: value for key, value in os.environ.items() if key != PLACE_VARIABLE}
+    environment = {key: value for key, value in os.environ.items() if key != HANDOVER_DESCRIPTOR_VARIABLE}
     try:
         if membership_handover is not None:
             with tempfile.TemporaryFile() as file:
@@ -44,7 +44,7 @@ def relaunch_process(settings: MemberSettings, membership_handover: Handover | N
                 file.write(encode_membership(settings, membership_handover))
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
-            environment[PLACE_VARIABLE] = str(descriptor)
+            environment[HANDOVER_DESCRIPTOR_VARIABLE] = str(descriptor)
         environment.update(parent.make_pipe_inheritable_for_exec())
         sys.stdout.flush()
         sys.stderr.flush()
@@ -62,7 +62,7 @@ def inherited_handover(settings: MemberSettings) -> Handover | None:
     id has changed, or the file cannot be read, for example because another release wrote it: then the worker joins as a
     new member. A second call in the same process returns None.
     """
-    descriptor = os.environ.pop(PLACE_VARIABLE, None)
+    descriptor = os.environ.pop(HANDOVER_DESCRIPTOR_VARIABLE, None)
     if descriptor is None:
         return None
     try:
@@ -80,7 +80,7 @@ def encode_membership(settings: MemberSettings, membership_handover: Handover) -
     """Encode the membership ``membership_handover`` of a member with ``settings``, for
     :func:`decode_membership_if_same_member`."""
     membership = {
-        "version": VERSION,
+        "version": HANDOVER_FILE_VERSION,
         "who": _group_and_instance_id(settings),
         "said": _join_metadata(settings),
         "place": encode_membership_handover(membership_handover).decode(),
@@ -98,9 +98,10 @@ def decode_membership_if_same_member(settings: MemberSettings, data: bytes) -> H
     """
     try:
         membership = json.loads(data)
-        if membership["version"] != VERSION:
+        if membership["version"] != HANDOVER_FILE_VERSION:
             raise WireError(
-                f"the inherited membership has version {membership['version']}; version {VERSION} is needed"
+                f"the inherited membership has version {membership['version']}; "
+                f"version {HANDOVER_FILE_VERSION} is needed"
             )
         who, join_metadata, membership_handover = (
             membership["who"],

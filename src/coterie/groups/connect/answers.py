@@ -19,7 +19,7 @@ from coterie.groups.connect.soft_state import (
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
+from coterie.nouns.connect_groups import JOIN_EPOCH, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
@@ -163,7 +163,7 @@ def has_received_every_response(group: Group, request: Heartbeat) -> bool:
 def still_awaits_first_target(group: Group, request: Heartbeat) -> bool:
     """Whether the member has joined and was moved to no target since, so that its heartbeats still have the epoch of a
     join."""
-    return request.member_epoch == JOIN == group.currents[request.member_id].member_epoch
+    return request.member_epoch == JOIN_EPOCH == group.currents[request.member_id].member_epoch
 
 
 def response_contents_for(group: Group, member_id: MemberId) -> ResponseContents:
@@ -190,7 +190,7 @@ def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseConte
     if request.member_epoch != current.member_epoch or contents.has_news_since(sent):
         session.has_confirmed_all_responses = False  # until a request shows that the member has received this response
     # A response to a join, or to a request with all fields, leaves nothing out.
-    known = None if request.member_epoch == JOIN or request.has_all_fields else sent
+    known = None if request.member_epoch == JOIN_EPOCH or request.has_all_fields else sent
     has_assignment = known is None or contents.jobs != (request.owned if request.owned is not None else known.jobs)
     has_leader = known is None or (contents.leader_epoch, contents.leader_url) != (known.leader_epoch, known.leader_url)
     has_timeout = known is None or contents.session_timeout_ms != known.session_timeout_ms

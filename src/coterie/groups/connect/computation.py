@@ -245,7 +245,7 @@ def make_snapshot_member(group: Group, metadata: MemberRecord, name: str) -> Sna
         current=current.assigned,
         pending=current.pending,
         # The jobs that waited for the member count until a target was computed.
-        former=metadata.former if metadata.group_epoch > group.assignment_epoch else NO_JOBS,
+        former_jobs=metadata.former if metadata.group_epoch > group.assignment_epoch else NO_JOBS,
     )
 
 

@@ -48,8 +48,8 @@ def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
 
 
 def forget_departed_member(turn: Turn, member_id: MemberId) -> None:
-    """Remove the record and the timers of a departed member. Called when it has returned or has left with LEAVE, when
-    no job is deferred for it and none may still run on its worker, and when the group is removed."""
+    """Remove the record and the timers of a departed member. Called when it has returned or has left with LEAVE_EPOCH,
+    when no job is deferred for it and none may still run on its worker, and when the group is removed."""
     turn.write(DepartedMemberRemoved(member_id=member_id))
     turn.cancel_timer(HeldJobsTimer(member_id=member_id))
     turn.cancel_timer(RebalanceDelayTimer(member_id=member_id))

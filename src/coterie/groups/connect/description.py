@@ -13,7 +13,7 @@ from coterie.groups.connect.soft_state import MemberChosenToCompute, MemberCompu
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.connect_groups import JOIN_EPOCH
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.member_state import MemberState
@@ -82,13 +82,17 @@ def describe_member(group: Group, member_id: MemberId) -> DescribedMember:
 
 
 def member_state(group: Group, member_id: MemberId) -> MemberState:
-    """How far the member is in the rebalance: UNJOINED while it has left for a short time (LEAVE_BRIEFLY),
+    """How far the member is in the rebalance: UNJOINED while it has left for a short time (LEAVE_BRIEFLY_EPOCH),
     PREPARING_REBALANCE before its first target and while it has jobs to give back, COMPLETING_REBALANCE while it waits
     for jobs of its target, otherwise STABLE."""
     current = group.currents[member_id]
-    if current.member_epoch < JOIN:
+    if current.member_epoch < JOIN_EPOCH:
         return MemberState.UNJOINED
-    if current.member_epoch == JOIN or current.pending or not current.assigned <= group.targets[member_id].target.jobs:
+    if (
+        current.member_epoch == JOIN_EPOCH
+        or current.pending
+        or not current.assigned <= group.targets[member_id].target.jobs
+    ):
         return MemberState.PREPARING_REBALANCE
     if current.assigned != group.targets[member_id].target.jobs:
         return MemberState.COMPLETING_REBALANCE

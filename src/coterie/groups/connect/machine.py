@@ -85,7 +85,12 @@ from coterie.groups.connect.state import Group, check_invariants
 from coterie.groups.connect.turn import Turn
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, HeartbeatResponse, InstallAssignmentResponse, PrepareAssignmentResponse
+from coterie.nouns.connect_groups import (
+    JOIN_EPOCH,
+    HeartbeatResponse,
+    InstallAssignmentResponse,
+    PrepareAssignmentResponse,
+)
 from coterie.nouns.ids import MemberEpoch, MemberId
 
 
@@ -173,11 +178,11 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
         return
     group = turn.group
     check_heartbeat(group, request)
-    if request.member_epoch < JOIN:
+    if request.member_epoch < JOIN_EPOCH:
         on_leave(turn, request)
         end_step(turn, None)
         return
-    if request.member_epoch == JOIN:
+    if request.member_epoch == JOIN_EPOCH:
         on_join(turn, request)
     else:
         check_number_epoch_and_owned_jobs(group, request)

@@ -33,9 +33,9 @@ from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    JOIN,
-    LEAVE,
-    LEAVE_BRIEFLY,
+    JOIN_EPOCH,
+    LEAVE_BRIEFLY_EPOCH,
+    LEAVE_EPOCH,
     AssignorChangeReason,
     HeartbeatResponse,
     SupportedAssignor,
@@ -110,8 +110,8 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
     turn.write(
         CurrentAssignment(
             member_id=metadata.member_id,
-            member_epoch=JOIN,
-            previous_epoch=JOIN,
+            member_epoch=JOIN_EPOCH,
+            previous_epoch=JOIN_EPOCH,
             request_number=request.request_number,
         )
     )
@@ -152,8 +152,8 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
     check_assignors(group, metadata)
     check_config_topic(group, request)
     is_changed = is_target_affected(before, metadata) or requests_new_target(request)
-    is_repeated = current.member_epoch == JOIN and not current.held_jobs
-    was_away = current.member_epoch == LEAVE_BRIEFLY
+    is_repeated = current.member_epoch == JOIN_EPOCH and not current.held_jobs
+    was_away = current.member_epoch == LEAVE_BRIEFLY_EPOCH
     if is_changed or not (is_repeated or was_away):
         turn.bump_group_epoch()
     metadata = replace(
@@ -167,7 +167,10 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
     if not is_repeated:
         turn.write(
             CurrentAssignment(
-                member_id=member_id, member_epoch=JOIN, previous_epoch=JOIN, request_number=request.request_number
+                member_id=member_id,
+                member_epoch=JOIN_EPOCH,
+                previous_epoch=JOIN_EPOCH,
+                request_number=request.request_number,
             )
         )
         update_revocations_and_timer(turn, member_id)
@@ -203,8 +206,8 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
     turn.write(
         CurrentAssignment(
             member_id=metadata.member_id,
-            member_epoch=JOIN,
-            previous_epoch=JOIN,
+            member_epoch=JOIN_EPOCH,
+            previous_epoch=JOIN_EPOCH,
             request_number=request.request_number,
         )
     )
@@ -380,9 +383,9 @@ def store_configured_jobs_if_from_leader(turn: Turn, request: Heartbeat) -> None
 
 
 def on_leave(turn: Turn, request: Heartbeat) -> None:
-    """Let a member leave: its jobs have stopped. With LEAVE the next target gives them to other members. With
-    LEAVE_BRIEFLY the jobs of a dynamic member are deferred by the scheduled rebalance delay, and a static member stays
-    in the group, with its target, until its session ends.
+    """Let a member leave: its jobs have stopped. With LEAVE_EPOCH the next target gives them to other members. With
+    LEAVE_BRIEFLY_EPOCH the jobs of a dynamic member are deferred by the scheduled rebalance delay, and a static member
+    stays in the group, with its target, until its session ends.
 
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when the group has no such member and no such departed member;
         STALE_REQUEST, when the request is older than one that was processed.
@@ -395,7 +398,7 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
     check_member(group, member_id)
     check_request_number(request, group.sessions[member_id].request_number)
     current = group.currents[member_id]
-    if request.member_epoch == LEAVE:
+    if request.member_epoch == LEAVE_EPOCH:
         remove_member(turn, member_id, jobs_may_still_run=False, defers_jobs=False, reason="it has left")
     elif group.members[member_id].instance_id is None:
         remove_member(
@@ -407,15 +410,15 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
         turn.write(
             replace(
                 current,
-                member_epoch=LEAVE_BRIEFLY,
-                previous_epoch=LEAVE_BRIEFLY,
+                member_epoch=LEAVE_BRIEFLY_EPOCH,
+                previous_epoch=LEAVE_BRIEFLY_EPOCH,
                 assigned=NO_JOBS,
                 pending=NO_JOBS,
                 job_epochs={},
                 request_number=session.request_number,
             )
         )
-        respond_to_held_heartbeat_if_any(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
+        respond_to_held_heartbeat_if_any(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY_EPOCH))
         update_revocations_and_timer(turn, member_id)
         session.connection = NotConnected()
         turn.cancel_timer(ConnectionGraceTimer(member_id=member_id))
@@ -425,13 +428,13 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
 
 def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
     """Process the leave of a member that is no longer in the group: its worker runs no job any more, so the jobs that
-    were held for it are free. With LEAVE the member does not return, so its jobs are no longer deferred either.
+    were held for it are free. With LEAVE_EPOCH the member does not return, so its jobs are no longer deferred either.
 
     :raises ConnectRefusal: when the request is older than one that was processed.
     """
     departed = turn.group.departed[request.member_id]
     check_request_number(request, departed.request_number)
-    if request.member_epoch == LEAVE:
+    if request.member_epoch == LEAVE_EPOCH:
         forget_departed_member(turn, request.member_id)
         if departed.jobs:
             turn.bump_group_epoch()
@@ -460,7 +463,7 @@ def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, 
     jobs = NO_JOBS
     if defers_jobs:
         # A static member that left for a short time has no jobs: the jobs of its target wait for it.
-        jobs = group.targets[member_id].target.jobs if current.member_epoch == LEAVE_BRIEFLY else current.assigned
+        jobs = group.targets[member_id].target.jobs if current.member_epoch == LEAVE_BRIEFLY_EPOCH else current.assigned
     departed = None
     if held or jobs:
         departed = MemberDeparted(

@@ -79,7 +79,7 @@ class Heartbeat:
     client_host: str
     member_id: MemberId
     member_epoch: MemberEpoch
-    """The member epoch of the member, or JOIN, LEAVE or LEAVE_BRIEFLY."""
+    """The member epoch of the member, or JOIN_EPOCH, LEAVE_EPOCH or LEAVE_BRIEFLY_EPOCH."""
     request_number: int = 0
     """Rises with each request of the member id; 0 if the client numbers no requests."""
     instance_id: InstanceId | None = None

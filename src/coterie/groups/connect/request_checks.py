@@ -4,7 +4,7 @@ from coterie.groups.connect.messages import CheckOffsetAccess, Heartbeat, Instal
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, SupportedAssignor
+from coterie.nouns.connect_groups import JOIN_EPOCH, LEAVE_BRIEFLY_EPOCH, SupportedAssignor
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
@@ -33,7 +33,7 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
         raise _invalid_request_refusal(
             "the heartbeat has an empty member id: a worker creates its own id when its process starts"
         )
-    if request.member_epoch < LEAVE_BRIEFLY:
+    if request.member_epoch < LEAVE_BRIEFLY_EPOCH:
         raise _invalid_request_refusal(
             f"the heartbeat has the member epoch {request.member_epoch}; the lowest valid one is -2"
         )
@@ -66,7 +66,7 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
         )
     if request.claims is not None and request.claims.jobs:
         _check_claims(request.claims.jobs)
-    if request.member_epoch == JOIN:
+    if request.member_epoch == JOIN_EPOCH:
         _require(timeout_ms is not None, "a join needs RebalanceTimeoutMs")
         _require(request.owned is not None, "a join needs ConnectorsAndTasks")
         _require(not request.owned, "a worker that joins owns no jobs: it must stop all jobs first")
@@ -151,7 +151,7 @@ def check_offset_request(group: Group, request: CheckOffsetAccess) -> None:
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when the sender is neither; STALE_MEMBER_EPOCH, when the member has
         another member epoch.
     """
-    if request.member_epoch < JOIN and not (group.members if request.is_commit else request.member_id):
+    if request.member_epoch < JOIN_EPOCH and not (group.members if request.is_commit else request.member_id):
         return
     check_member(group, request.member_id)
     epoch = group.currents[request.member_id].member_epoch

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coterie.nouns.group_description import MAX_DELAY_CONFIG
+from coterie.nouns.group_description import SCHEDULED_REBALANCE_DELAY_CONFIG
 
 _SESSION_TIMEOUT_HOLD_DIVISOR = 6
 """A response is held for at most the session timeout divided by this number."""
@@ -66,6 +66,6 @@ _FIELD_BY_GROUP_CONFIG = {
     "connect.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
     "connect.connection.grace.ms": "connection_grace_ms",
     "connect.computation.timeout.ms": "computation_timeout_ms",
-    MAX_DELAY_CONFIG: "max_delay_ms",
+    SCHEDULED_REBALANCE_DELAY_CONFIG: "max_delay_ms",
 }
 """By the name of a group config: the setting that the config replaces."""

@@ -42,7 +42,7 @@ from coterie.groups.connect.soft_state import (
     NoComputation,
     Session,
 )
-from coterie.nouns.connect_groups import LEAVE_BRIEFLY
+from coterie.nouns.connect_groups import LEAVE_BRIEFLY_EPOCH
 from coterie.nouns.ids import (
     ConfigOffset,
     GroupEpoch,
@@ -162,11 +162,11 @@ class Group:
 
     def has_left_briefly(self, member_id: MemberId) -> bool:
         """Whether the member is a static member that has left for a short time and has not returned yet."""
-        return self.currents[member_id].member_epoch == LEAVE_BRIEFLY
+        return self.currents[member_id].member_epoch == LEAVE_BRIEFLY_EPOCH
 
     def has_present_member(self) -> bool:
         """Whether the group has a member that has not left for a short time."""
-        return any(current.member_epoch != LEAVE_BRIEFLY for current in self.currents.values())
+        return any(current.member_epoch != LEAVE_BRIEFLY_EPOCH for current in self.currents.values())
 
     def assignment_epoch_to_reach(self, member_id: MemberId) -> GroupEpoch | None:
         """The assignment epoch that the member is to reach; None if no target was computed since it joined."""
@@ -192,7 +192,7 @@ class Group:
         """Whether the member is at its target epoch, with exactly the jobs of its target assignment. Also True for a
         static member that has left for a short time, and while no leader has reported the configured jobs."""
         current, epoch = self.currents[member_id], self.assignment_epoch_to_reach(member_id)
-        if current.member_epoch == LEAVE_BRIEFLY:
+        if current.member_epoch == LEAVE_BRIEFLY_EPOCH:
             return True
         if epoch is None:
             return self.configured is None

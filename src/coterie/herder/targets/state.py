@@ -63,7 +63,7 @@ class HerderConnectGroupState:
             self.details = ConnectAssignmentDetails(
                 leader_epoch=handover.leader_epoch,
                 assignment_epoch=handover.assignment_epoch,
-                jobs_by_assignment_epoch=handover.job_epochs,
+                jobs_by_assignment_epoch=handover.jobs_by_assignment_epoch,
                 metadata_version=handover.version,
                 metadata=handover.metadata,
             )

@@ -18,7 +18,7 @@ from dataclasses import replace
 from coterie.groups.classic import messages as group_messages
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.transcript import TranscriptBlock
-from coterie.lab.steps import STEPS, MachineSteps
+from coterie.lab.steps import PLAIN_STEPS, MachineSteps
 from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
@@ -133,7 +133,7 @@ class ConsumersScenario(GroupScenario):
     collects the lines that the commands print. A consumer that is stopped sends LeaveGroup, unless it is a static
     member (KIP-345)."""
 
-    def __init__(self, *, steps: MachineSteps = STEPS) -> None:
+    def __init__(self, *, steps: MachineSteps = PLAIN_STEPS) -> None:
         super().__init__(GroupId("article"), steps)
         self.partitions: tuple[str, ...] = ()
         """The names of the partitions that the group reads."""

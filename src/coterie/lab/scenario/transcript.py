@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.lab.scenario.workers_scenario import WorkersScenario
-from coterie.lab.steps import STEPS, MachineSteps
+from coterie.lab.steps import PLAIN_STEPS, MachineSteps
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -100,7 +100,7 @@ def run_transcript(
     read_transcript_by_name: Callable[[str], str],
     protocol: ConnectProtocol = ConnectProtocol.STATIC,
     *,
-    steps: MachineSteps = STEPS,
+    steps: MachineSteps = PLAIN_STEPS,
 ) -> list[TranscriptBlock]:
     """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command prints
     now.

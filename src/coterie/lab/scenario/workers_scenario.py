@@ -14,7 +14,7 @@ from coterie.groups.classic.messages import GenerationWritten, GroupPhase, Recor
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.notation import format_assignment, format_jobs
 from coterie.lab.scenario.worker import GROUP_ID, ComputedRound, ScenarioWorker, SharedScenarioInput
-from coterie.lab.steps import STEPS, MachineSteps
+from coterie.lab.steps import PLAIN_STEPS, MachineSteps
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Leave, Rejoin
@@ -32,7 +32,9 @@ class WorkersScenario(GroupScenario):
     """One group of workers. The commands of a transcript are methods, which add the lines that they print to
     ``output_lines``."""
 
-    def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: MachineSteps = STEPS) -> None:
+    def __init__(
+        self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: MachineSteps = PLAIN_STEPS
+    ) -> None:
         super().__init__(GROUP_ID, steps)
         self.newest_protocol = protocol
         """The newest protocol that a worker offers, unless the command that starts it sets another."""

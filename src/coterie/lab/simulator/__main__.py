@@ -20,7 +20,7 @@ from coterie.lab.simulator.fleet.run import simulate_fleet
 from coterie.lab.simulator.outcome import SimulationOutcome
 from coterie.lab.simulator.producers.run import simulate_producers
 
-SIMULATE_BY_PLAY = {
+SIMULATE_FUNCTION_BY_PLAY = {
     "fleet": simulate_fleet,
     "connect": simulate_connect_group,
     "clients": simulate_clients,
@@ -63,10 +63,10 @@ def parse_process_count(text: str) -> int:
 def run_seeds(
     play: str, seeds: Iterable[int], *, trace_lines: int, process_count: int
 ) -> Generator[SimulationOutcome, None, None]:
-    """Run the simulation ``play`` (a key of `SIMULATE_BY_PLAY`) with each of ``seeds``: in this process if
+    """Run the simulation ``play`` (a key of `SIMULATE_FUNCTION_BY_PLAY`) with each of ``seeds``: in this process if
     ``process_count`` is 1, otherwise in that many new processes. Yields the outcomes in the order of the seeds; each
     contains the last ``trace_lines`` lines of the trace."""
-    simulate = partial(SIMULATE_BY_PLAY[play], trace_lines=trace_lines)
+    simulate = partial(SIMULATE_FUNCTION_BY_PLAY[play], trace_lines=trace_lines)
     if process_count == 1:
         yield from map(simulate, seeds)
     else:
@@ -102,7 +102,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="the seeds, such as 3, 1-40 or 1-3,7 (default: 1-40, or all seeds in the file of --compare)",
     )
     parser.add_argument(
-        "--play", choices=sorted(SIMULATE_BY_PLAY), default="fleet", help="the simulation (default: %(default)s)"
+        "--play",
+        choices=sorted(SIMULATE_FUNCTION_BY_PLAY),
+        default="fleet",
+        help="the simulation (default: %(default)s)",
     )
     parser.add_argument(
         "--quiet", action="store_true", help="print the lines only of seeds that are multiples of 100, and failures"

@@ -35,7 +35,13 @@ from coterie.member.connect.state import (
 from coterie.member.connect.turn import Turn
 from coterie.member.events import SetTimer
 from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
-from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
+from coterie.nouns.connect_groups import (
+    JOIN_EPOCH,
+    LEAVE_BRIEFLY_EPOCH,
+    AssignmentToMember,
+    HeartbeatResponse,
+    LeaderOfGroup,
+)
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned, ConnectAssignmentDetails, LeadershipConfirmed, MemberStateChanged
@@ -68,7 +74,7 @@ def send_heartbeat_if_due(turn: Turn) -> None:
             member.worker_state is not None and not member.owned
         ):
             if former is FormerMembership.LEAVES:
-                turn.send(make_leave_request(member, LEAVE_BRIEFLY))
+                turn.send(make_leave_request(member, LEAVE_BRIEFLY_EPOCH))
                 member.place = NotInGroup(former_membership=FormerMembership.LOST)
             send_heartbeat(turn)
         case NotInGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms and not member.owned:
@@ -235,9 +241,9 @@ def invalid_response_error(before: NotInGroup | InGroup, response: HeartbeatResp
     with the member epoch 0 are a contradiction: the next heartbeat of this epoch is a join, before which no job may
     run."""
     epoch = response.member_epoch
-    if epoch < JOIN or (epoch == JOIN and isinstance(before, InGroup) and before.member_epoch > JOIN):
+    if epoch < JOIN_EPOCH or (epoch == JOIN_EPOCH and isinstance(before, InGroup) and before.member_epoch > JOIN_EPOCH):
         return f"the member epoch is {epoch}"
-    if epoch == JOIN and response.assignment is not None and response.assignment.jobs:
+    if epoch == JOIN_EPOCH and response.assignment is not None and response.assignment.jobs:
         return f"{len(response.assignment.jobs)} jobs are assigned with the member epoch 0"
     if isinstance(before, NotInGroup) and (response.session_timeout_ms or 0) <= 0:
         return f"the session timeout is {response.session_timeout_ms}"

@@ -33,7 +33,7 @@ class HeartbeatRequest:
     group_id: GroupId
     member_id: MemberId
     member_epoch: MemberEpoch
-    """The member epoch of the member, or `connect_groups.JOIN`, `LEAVE` or `LEAVE_BRIEFLY`."""
+    """The member epoch of the member, or `connect_groups.JOIN_EPOCH`, `LEAVE_EPOCH` or `LEAVE_BRIEFLY_EPOCH`."""
     request_number: int
     """A number that rises with each request of the member id."""
     instance_id: InstanceId | None = None

@@ -22,7 +22,7 @@ from coterie.member.connect.state import (
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import CancelTimer, MemberEnded, RequestFailed, ResponseReceived, SetTimer, TimerFired
-from coterie.nouns.connect_groups import LEAVE, LEAVE_BRIEFLY
+from coterie.nouns.connect_groups import LEAVE_BRIEFLY_EPOCH, LEAVE_EPOCH
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -156,7 +156,7 @@ def on_leave(turn: Turn, event: Leave) -> None:
     if running or is_refused or member.request_number == 0:
         complete_leave(turn)
         return
-    epoch = LEAVE if event.is_permanent else LEAVE_BRIEFLY
+    epoch = LEAVE_EPOCH if event.is_permanent else LEAVE_BRIEFLY_EPOCH
     member.ending = Leaving(in_flight=turn.send(make_leave_request(member, epoch)))
     turn.emit(SetTimer(timer="ending", at_ms=turn.now_ms + ENDING_TIMEOUT_MS))
 
@@ -227,7 +227,7 @@ def membership_handover(member: Member) -> ConnectMembershipHandover | None:
         assignment_epoch=place.assignment.assignment_epoch,
         config_offset=place.assignment.config_offset,
         jobs=place.assignment.jobs,
-        job_epochs=place.assignment.jobs_by_assignment_epoch,
+        jobs_by_assignment_epoch=place.assignment.jobs_by_assignment_epoch,
         version=place.assignment.version,
         metadata=place.assignment.metadata,
     )

@@ -13,7 +13,7 @@ from coterie.member.connect.state import (
     NotInGroup,
     ReportedData,
 )
-from coterie.nouns.connect_groups import JOIN, Claims, ConfiguredJobs, SupportedAssignor
+from coterie.nouns.connect_groups import JOIN_EPOCH, Claims, ConfiguredJobs, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, MemberEpoch
 from coterie.nouns.jobs import NO_JOBS
 
@@ -93,7 +93,7 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
         if report is None
         else ConfiguredJobs(config_offset=report.configured_jobs.config_offset, jobs=report.configured_jobs.jobs)
     )
-    epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
+    epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN_EPOCH
     if resumes or must_send_all_fields(member):
         may_response_be_held = (
             not resumes and may_full_heartbeat_response_be_held(member) and not must_send_leadership_check(member)
@@ -149,7 +149,7 @@ def may_full_heartbeat_response_be_held(member: Member) -> bool:
     return (
         isinstance(place, InGroup)
         and place.accepted_data is not None
-        and (place.member_epoch == JOIN or isinstance(member.heartbeat, HeartbeatSent))
+        and (place.member_epoch == JOIN_EPOCH or isinstance(member.heartbeat, HeartbeatSent))
     )
 
 
@@ -162,7 +162,7 @@ def response_hold_max_ms(member: Member) -> int:
 
 def make_leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:
     """The heartbeat that leaves the group, with a new request number; it acknowledges that all jobs have stopped.
-    ``epoch`` is LEAVE or LEAVE_BRIEFLY."""
+    ``epoch`` is LEAVE_EPOCH or LEAVE_BRIEFLY_EPOCH."""
     member.request_number += 1
     return HeartbeatRequest(
         group_id=member.settings.group_id,

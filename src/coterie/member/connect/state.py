@@ -16,7 +16,7 @@ from coterie.member.events import RequestId
 from coterie.member.failure_log import FailureLog
 from coterie.member.in_flight import InFlight
 from coterie.member.leadership import LeadershipCheck
-from coterie.nouns.connect_groups import JOIN, AssignmentToMember, LeaderOfGroup
+from coterie.nouns.connect_groups import JOIN_EPOCH, AssignmentToMember, LeaderOfGroup
 from coterie.nouns.ids import (
     ConfigOffset,
     GroupEpoch,
@@ -218,7 +218,9 @@ class HeartbeatSent:
         """Whether the coordinator certainly holds the response while it has no news. If the request has all fields and
         is not a join, the coordinator may respond at once, to repeat the contents of an earlier response."""
         request = self.in_flight.request
-        return self.may_response_be_held and (request.rebalance_timeout_ms is None or request.member_epoch == JOIN)
+        return self.may_response_be_held and (
+            request.rebalance_timeout_ms is None or request.member_epoch == JOIN_EPOCH
+        )
 
 
 Heartbeats: TypeAlias = NoHeartbeat | HeartbeatDue | HeartbeatSent
@@ -381,7 +383,7 @@ class Member:
         coordinator's description of the group contains them."""
         match self.place:
             case InGroup() as place:
-                if place.member_epoch == JOIN or not self.owned <= place.assignment.jobs:
+                if place.member_epoch == JOIN_EPOCH or not self.owned <= place.assignment.jobs:
                     return MemberState.PREPARING_REBALANCE
                 is_acknowledged = place.last_accepted_owned <= self.owned
                 return MemberState.STABLE if is_acknowledged else MemberState.COMPLETING_REBALANCE
@@ -405,7 +407,7 @@ class Member:
             leader=LeaderOfGroup(member_id=place.leader, leader_epoch=place.leader_epoch, url=place.leader_url),
             assignment=AssignmentToMember(
                 jobs=place.jobs,
-                jobs_by_assignment_epoch=place.job_epochs,
+                jobs_by_assignment_epoch=place.jobs_by_assignment_epoch,
                 assignment_epoch=place.assignment_epoch,
                 config_offset=place.config_offset,
                 version=place.version,

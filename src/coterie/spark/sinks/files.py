@@ -50,7 +50,8 @@ def _sink_path_error(value: str) -> str | None:
 def _repeated_column_error(value: str) -> str | None:
     """A validator: the error message for a list that contains a column twice, without regard to case; else None."""
     names = [name.lower() for name in split_list(value)]
-    return "A column is in the list twice" if len(set(names)) < len(names) else None
+    repeated = [name for name in split_list(value) if names.count(name.lower()) > 1]
+    return f"The column {repeated[0]} is in the list twice; name each column once" if repeated else None
 
 
 DEFINITION = ConfigDef(

@@ -13,7 +13,7 @@ from coterie.member.connect.state import NotComputing
 from coterie.member.events import MemberEnded
 from coterie.nouns.connect_error_codes import ConnectErrorCode as E
 from coterie.nouns.connect_groups import (
-    JOIN,
+    JOIN_EPOCH,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
 )
@@ -77,7 +77,7 @@ def _after_heartbeat(error: E, message: str | None) -> Reaction:
     assert worker.sent == [], "it waits until its jobs have stopped"
     worker.own()
     again = worker.heartbeat
-    assert (again.member_id, again.member_epoch) == (worker.member.settings.member_id, JOIN)
+    assert (again.member_id, again.member_epoch) == (worker.member.settings.member_id, JOIN_EPOCH)
     assert again.request_number > number
     return Reaction.STOPS_AND_JOINS
 

@@ -94,7 +94,7 @@ PREPARE = PrepareAssignmentResponse(
                 target=jobs("target"),
                 current=jobs("current"),
                 pending=jobs("pending"),
-                former=jobs("former"),
+                former_jobs=jobs("former"),
             ),
         ),
         departed=(
@@ -242,7 +242,7 @@ def test_a_prepare_response_has_all_its_values() -> None:
 def test_a_prepare_response_leaves_out_what_is_empty_or_equal_to_the_target() -> None:
     assert PREPARE.snapshot is not None
     (member,), (departed,) = PREPARE.snapshot.members, PREPARE.snapshot.departed
-    plain = replace(member, claims=None, current=member.target, pending=Jobs(), former=Jobs())
+    plain = replace(member, claims=None, current=member.target, pending=Jobs(), former_jobs=Jobs())
     snapshot = replace(
         PREPARE.snapshot, members=(plain,), departed=(replace(departed, delay_left_ms=None),), max_delay_ms=None
     )

@@ -137,7 +137,7 @@ def _snapshot_member_values(member: SnapshotMember) -> Values:
         "claims": member.claims,
         "current": None if member.current == member.target else member.current,
         "pending": member.pending or None,
-        "former": member.former or None,
+        "former": member.former_jobs or None,
     }
     return {
         "member_id": member.member_id,

@@ -33,7 +33,7 @@ from coterie.groups.classic.offset_messages import (
 from coterie.groups.classic.state import Group, GroupPhase
 from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
 from coterie.groups.effects import Reply, TimerFired
-from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
+from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, SESSION_TIMEOUT_MS, SUBSCRIBED_TOPIC
 from coterie.lab.simulator.coordinator import CoordinatorStep
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -150,7 +150,7 @@ class ClientsChecker:
     def _reason_to_keep_offset(self, step: CoordinatorStep, partition: TopicPartition) -> str | None:
         """The reason why the step must not remove the offset of ``partition``; None if the step may remove it."""
         event, phase = step.event, step.group_before.phase
-        is_read = partition.topic == READ_TOPIC and phase is not GroupPhase.EMPTY
+        is_read = partition.topic == SUBSCRIBED_TOPIC and phase is not GroupPhase.EMPTY
         match event:
             case TopicDeleted(topic=topic):
                 return None if topic == partition.topic else f"only the topic {topic} was deleted"
@@ -216,7 +216,7 @@ class ClientsChecker:
             self._check_not_replaced_and_store_success(request, response)
         match request, response:
             case SyncGroup(), SyncGroupResponse():
-                self._check_assignment_is_leaders(request, response)
+                self._check_assignment_is_from_leader(request, response)
             case OffsetCommit(), OffsetCommitResponse() if request.generation >= 0:
                 self._check_commit_generation_not_outdated(request)
             case DeleteGroup(), _:
@@ -284,7 +284,7 @@ class ClientsChecker:
                 f"{step.group.phase} in generation {step.group.generation}, before in {group_before.generation}",
             )
 
-    def _check_assignment_is_leaders(self, request: SyncGroup, response: SyncGroupResponse) -> None:
+    def _check_assignment_is_from_leader(self, request: SyncGroup, response: SyncGroupResponse) -> None:
         """Check that the member receives the assignment that the leader of its generation has sent for it. Nothing is
         checked if this checker has stored no assignments of that leader.
 

@@ -19,15 +19,15 @@ HEARTBEAT_INTERVAL_MS = 1_500
 COMMIT_INTERVAL_MS = 2_500
 OFFSETS_RETENTION_MS = 30_000
 OFFSETS_RETENTION_CHECK_MS = 5_000
-OWN_RETENTION_MS = 12_000
+REQUESTED_RETENTION_MS = 12_000
 """The retention time that some offset commits request for their offset."""
 REQUEST_DELAY_MAX_MS = 8_000
 """By how much a request whose connection broke may arrive late."""
 
-READ_TOPIC, OTHER_TOPIC = "read", "unread"
+SUBSCRIBED_TOPIC, UNSUBSCRIBED_TOPIC = "read", "unread"
 """The topic to which the members subscribe; and a topic for which only clients outside of the group commit offsets."""
-READ_PARTITIONS: Sequence[TopicPartition] = tuple(TopicPartition(READ_TOPIC, number) for number in range(5))
-OTHER_PARTITION = TopicPartition(OTHER_TOPIC, 0)
+SUBSCRIBED_PARTITIONS: Sequence[TopicPartition] = tuple(TopicPartition(SUBSCRIBED_TOPIC, number) for number in range(5))
+UNSUBSCRIBED_PARTITION = TopicPartition(UNSUBSCRIBED_TOPIC, 0)
 TOPIC_ID = TopicId(b"whatever it is..")
 LEADER_EPOCH = 7
 
@@ -62,20 +62,20 @@ class SharedByClients:
         writer = Writer()
         writer.int16(0)
         writer.array_count(1)
-        writer.string(READ_TOPIC)
+        writer.string(SUBSCRIBED_TOPIC)
         writer.int32(-1)  # no user data
         return writer.getvalue()
 
 
 def compute_and_encode_assignments(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
-    """The encoded assignment of each of ``members``, by member id: the partitions of `READ_PARTITIONS`, one to each
-    member in turn, until all are assigned."""
+    """The encoded assignment of each of ``members``, by member id: the partitions of `SUBSCRIBED_PARTITIONS`, one to
+    each member in turn, until all are assigned."""
     partition_numbers: dict[MemberId, list[str]] = {member.member_id: [] for member in members}
-    for number in range(len(READ_PARTITIONS)):
+    for number in range(len(SUBSCRIBED_PARTITIONS)):
         partition_numbers[members[number % len(members)].member_id].append(str(number))
     return {member_id: ",".join(numbers).encode() for member_id, numbers in partition_numbers.items()}
 
 
 def decode_assignment(assignment: bytes) -> Sequence[TopicPartition]:
     """The partitions in an assignment that `compute_and_encode_assignments` has encoded."""
-    return [READ_PARTITIONS[int(number)] for number in assignment.decode().split(",") if number]
+    return [SUBSCRIBED_PARTITIONS[int(number)] for number in assignment.decode().split(",") if number]

@@ -15,12 +15,12 @@ from coterie.groups.classic.offset_messages import (
 )
 from coterie.lab.simulator.clients.client import Client
 from coterie.lab.simulator.clients.play import (
-    OTHER_PARTITION,
-    OTHER_TOPIC,
-    OWN_RETENTION_MS,
-    READ_PARTITIONS,
-    READ_TOPIC,
     REQUEST_DELAY_MAX_MS,
+    REQUESTED_RETENTION_MS,
+    SUBSCRIBED_PARTITIONS,
+    SUBSCRIBED_TOPIC,
+    UNSUBSCRIBED_PARTITION,
+    UNSUBSCRIBED_TOPIC,
     SharedByClients,
 )
 from coterie.lab.simulator.faults import FaultInjector
@@ -31,7 +31,7 @@ from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 
 CLIENT_NAMES = ("c1", "c2", "c3", "c4")
 """The names of the clients; a seed has the first few of them."""
-OPERATOR = "operator"
+OPERATOR_NAME = "operator"
 """The name under which operators' requests are recorded, and the name of their link."""
 PROTOCOL_LISTS = (("range", "sticky"), ("sticky", "range"), ("range", "sticky", "own"))
 """The lists of protocols that clients offer. All lists contain the first two protocols: after a load the coordinator
@@ -47,7 +47,7 @@ class ClientsFaults(FaultInjector[Client]):
     def __init__(self, play: SharedByClients) -> None:
         names = CLIENT_NAMES[: play.world.rng.randint(1, len(CLIENT_NAMES))]
         super().__init__(
-            play.world, InfrastructureFaults(play.world, play.network, play.coordinator, (*names, OPERATOR)), names
+            play.world, InfrastructureFaults(play.world, play.network, play.coordinator, (*names, OPERATOR_NAME)), names
         )
         self._play = play
         self._static_clients = [name for name in names if self._rng.random() < 0.6]
@@ -149,9 +149,9 @@ class ClientsFaults(FaultInjector[Client]):
     ) -> None:
         """Record an operator's request with ``recorded_values``, and send it to the coordinator. Its response is
         ignored, and a failed request is not repeated."""
-        self._world.add_record(RecordKind.REQUESTED, OPERATOR, *recorded_values)
+        self._world.add_record(RecordKind.REQUESTED, OPERATOR_NAME, *recorded_values)
         self._play.network.send_request(
-            OPERATOR,
+            OPERATOR_NAME,
             lambda call: self._play.coordinator.serve_or_fail_call(call, make_request),
             on_response=lambda _: None,
             on_failure=lambda _: None,
@@ -173,8 +173,9 @@ class ClientsFaults(FaultInjector[Client]):
         self._send_operator_request(("delete group",), lambda reply_to: DeleteGroup(reply_to=reply_to))
 
     def _delete_offsets(self) -> None:
-        """Request to delete the offset of a random partition that members read, and that of `OTHER_PARTITION`."""
-        partitions: tuple[TopicPartition, ...] = (self._rng.choice(READ_PARTITIONS), OTHER_PARTITION)
+        """Request to delete the offset of a random partition that members read, and that of
+        `UNSUBSCRIBED_PARTITION`."""
+        partitions: tuple[TopicPartition, ...] = (self._rng.choice(SUBSCRIBED_PARTITIONS), UNSUBSCRIBED_PARTITION)
         self._send_operator_request(
             ("delete offsets", partitions[0].partition),
             lambda reply_to: OffsetDelete(reply_to=reply_to, partitions=partitions),
@@ -183,16 +184,16 @@ class ClientsFaults(FaultInjector[Client]):
     def _report_topic_deletion(self) -> None:
         """Report to the coordinator, if it runs, that one of the two topics was deleted."""
         if self._play.coordinator.is_up:
-            topic = self._rng.choice((READ_TOPIC, OTHER_TOPIC))
+            topic = self._rng.choice((SUBSCRIBED_TOPIC, UNSUBSCRIBED_TOPIC))
             self._world.add_record(RecordKind.TOPIC_DELETED, topic)
             self._play.coordinator.feed_event(TopicDeleted(topic=topic))
 
     def _commit_as_non_member(self) -> None:
         """Commit an offset of a random partition as a client that is not a member, like a tool that resets offsets, or
         a consumer that assigns its partitions itself."""
-        partition = self._rng.choice((*READ_PARTITIONS, OTHER_PARTITION))
+        partition = self._rng.choice((*SUBSCRIBED_PARTITIONS, UNSUBSCRIBED_PARTITION))
         offset = self._play.next_offset_to_commit(partition)
-        retention_ms = self._rng.choice((None, OWN_RETENTION_MS))
+        retention_ms = self._rng.choice((None, REQUESTED_RETENTION_MS))
         self._send_operator_request(
             ("commit", partition.topic, partition.partition),
             lambda reply_to: OffsetCommit(

@@ -13,9 +13,9 @@ from coterie.lab.simulator.clients.play import (
     HEARTBEAT_INTERVAL_MS,
     OFFSETS_RETENTION_CHECK_MS,
     OFFSETS_RETENTION_MS,
-    READ_PARTITIONS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
+    SUBSCRIBED_PARTITIONS,
     SharedByClients,
 )
 from coterie.lab.simulator.clients.process_faults import ClientsFaults
@@ -26,19 +26,19 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import SimulationOutcome, run_to_outcome, run_until_settled
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import STEPS, MachineSteps
+from coterie.lab.steps import PLAIN_STEPS, MachineSteps
 
-FAULTS_MS = 120_000
+FAULTS_DURATION_MS = 120_000
 """How long faults are injected, in simulated time."""
-SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
+SETTLE_TIMEOUT_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
 """How long the clients may take to settle when no fault is left: enough for the sessions of dead members to expire, for
 processes with one instance id to fence each other, and for three rounds that wait for their slowest member."""
-QUIET_MS = 2 * SESSION_TIMEOUT_MS
+QUIET_DURATION_MS = 2 * SESSION_TIMEOUT_MS
 """For this time after the clients have settled, no rebalance may come."""
 
 
 def simulate_clients(
-    seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: MachineSteps = STEPS
+    seed: int, *, faults_ms: int = FAULTS_DURATION_MS, trace_lines: int = 15, steps: MachineSteps = PLAIN_STEPS
 ) -> SimulationOutcome:
     """Run the simulation of clients with ``seed``; the first ``faults_ms`` have faults. A violated invariant is in the
     outcome; every other exception is a bug of a machine or of the simulator, and is raised with the end of the trace in
@@ -75,20 +75,23 @@ def simulate_clients(
 
 
 def run_until_quiet_and_crash_coordinator(play: SharedByClients, clients: Collection[Client]) -> None:
-    """Run until the clients have settled, and then for `QUIET_MS`, at whose end the clients must still be settled in
-    the same generation. Then crash the coordinator, which checks that a replay of its records gives the live group.
+    """Run until the clients have settled, and then for `QUIET_DURATION_MS`, at whose end the clients must still be
+    settled in the same generation. Then crash the coordinator, which checks that a replay of its records gives the
+    live group.
 
     :raises Violation: SETTLES, QUIET, REPLAY_IS_LIVE, or of an invariant that is broken meanwhile.
     """
     world, reason_unsettled = play.world, partial(unsettled_reason, play, clients)
-    run_until_settled(world, reason_unsettled, Invariant.SETTLES, within_ms=SETTLE_MS, every_ms=HEARTBEAT_INTERVAL_MS)
+    run_until_settled(
+        world, reason_unsettled, Invariant.SETTLES, within_ms=SETTLE_TIMEOUT_MS, every_ms=HEARTBEAT_INTERVAL_MS
+    )
     generation = play.coordinator.group.generation
     world.add_record(RecordKind.SETTLED, generation)
-    world.run_until(world.now_ms + QUIET_MS)
+    world.run_until(world.now_ms + QUIET_DURATION_MS)
     if reason_unsettled() is not None or play.coordinator.group.generation != generation:
         raise Violation(
             Invariant.QUIET,
-            f"settled in generation {generation}; {QUIET_MS} ms later the group is in generation "
+            f"settled in generation {generation}; {QUIET_DURATION_MS} ms later the group is in generation "
             f"{play.coordinator.group.generation} ({reason_unsettled() or 'settled again'})",
         )
     play.coordinator.crash()
@@ -109,4 +112,4 @@ def unsettled_reason(play: SharedByClients, clients: Collection[Client]) -> str 
         if not client.is_settled or client.generation != group.generation:
             return f"{client.name} is in generation {client.generation}, the group in {group.generation}"
     owned = sorted(partition for client in accepted_clients for partition in client.owned)
-    return None if owned == list(READ_PARTITIONS) else f"owned partitions are {owned}"
+    return None if owned == list(SUBSCRIBED_PARTITIONS) else f"owned partitions are {owned}"

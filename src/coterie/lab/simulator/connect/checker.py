@@ -17,7 +17,7 @@ from coterie.lab.simulator.workers.checker import WorkersChecker
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.world import World
-from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.connect_groups import JOIN_EPOCH
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import ConnectorTaskId
 
@@ -73,7 +73,7 @@ class ConnectGroupChecker(WorkersChecker):
 
         :raises Violation: CLIENT_EPOCH_RISES.
         """
-        if epoch != JOIN and epoch < process.received_epoch:
+        if epoch != JOIN_EPOCH and epoch < process.received_epoch:
             raise Violation(
                 Invariant.CLIENT_EPOCH_RISES,
                 f"{process.name} receives the member epoch {epoch} after {process.received_epoch}",

@@ -45,7 +45,7 @@ from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_an
 from coterie.lab.simulator.world import SimTimers, World
 from coterie.lab.steps import MachineSteps
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, HeartbeatResponse
+from coterie.nouns.connect_groups import JOIN_EPOCH, HeartbeatResponse
 from coterie.nouns.ids import GroupId, MemberId, ReplyTo
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
@@ -309,7 +309,7 @@ def _is_request_in_digest(request: Request) -> bool:
     """Whether ``request`` and its response are added to the records of the simulation. Of heartbeats, only those are
     recorded with which a member joins or leaves, or reports the configured jobs; the response to another heartbeat is
     recorded only if it has an error or an assignment."""
-    return not isinstance(request, Heartbeat) or request.member_epoch <= JOIN or request.configured is not None
+    return not isinstance(request, Heartbeat) or request.member_epoch <= JOIN_EPOCH or request.configured is not None
 
 
 def _response_has_assignment(response: Response) -> bool:

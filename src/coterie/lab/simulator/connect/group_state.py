@@ -23,7 +23,7 @@ from coterie.groups.connect.state import Group, apply_record
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    JOIN,
+    JOIN_EPOCH,
     HeartbeatResponse,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
@@ -111,7 +111,7 @@ def contains_reported_state(group: Group, request: Request, response: Response) 
     match request, response:
         case _, HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
             current = group.currents.get(getattr(request, "member_id", MemberId("")))
-            if response.member_epoch < JOIN:
+            if response.member_epoch < JOIN_EPOCH:
                 return current is None or not current.held_jobs
             if response.assignment is None and response.leader is None:
                 return True  # An older heartbeat, to which a newer one has ended the hold: nothing new is reported.

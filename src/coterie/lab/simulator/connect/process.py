@@ -34,9 +34,9 @@ class ConnectWorkerProcess(SimWorker):
         super().__init__(cluster, live_processes, service, herder_state, setup)
         self.member = member
         self.assigned_jobs = handover.jobs if handover is not None else NO_JOBS
-        assigned_epochs = handover.job_epochs if handover is not None else {}
+        jobs_by_epoch = handover.jobs_by_assignment_epoch if handover is not None else {}
         self.job_epochs: Mapping[Job, GroupEpoch] = {
-            job: epoch for epoch, jobs in assigned_epochs.items() for job in jobs
+            job: epoch for epoch, jobs in jobs_by_epoch.items() for job in jobs
         }
         """The job epoch of each job in the last assignment that the process has received."""
         self.received_epoch = handover.member_epoch if handover is not None else 0

@@ -12,7 +12,12 @@ from coterie.lab.simulator.connect.settings import CONNECTION_GRACE_MS, SESSION_
 from coterie.lab.simulator.connect.worker import ConnectGroupWorker
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.process_faults import WorkersFaults
-from coterie.lab.simulator.workers.settings import DELAY_MAX_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, STOP_GRACE_MS
+from coterie.lab.simulator.workers.settings import (
+    REBALANCE_TIMEOUT_MS,
+    SCHEDULED_REBALANCE_DELAY_MS,
+    SESSION_TIMEOUT_MS,
+    STOP_GRACE_MS,
+)
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.membership import ConnectMembershipHandover, Handover
 
@@ -53,7 +58,7 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static_probability else None,
                 claims=self._random_claims_maybe_empty() if self._rng.random() < claims_probability else None,
                 uses_server_assignor=self._rng.random() < server_probability,
-                max_wait_ms=self._rng.choice((0, 1_000, 5_000, 5_000)),
+                coordinator_hold_max_ms=self._rng.choice((0, 1_000, 5_000, 5_000)),
                 connection_grace_ms=self._rng.choice((0, CONNECTION_GRACE_MS, CONNECTION_GRACE_MS)),
                 rebalance_timeout_ms=STOP_GRACE_MS // 2 if name == hurried else REBALANCE_TIMEOUT_MS,
             )
@@ -125,7 +130,11 @@ class ConnectGroupFaults(WorkersFaults[ConnectGroupWorker]):
             "connect.connection.grace.ms": (0, 500, CONNECTION_GRACE_MS),
             "connect.assignment.interval.ms": (0, 200, 1_000),
             "connect.heartbeat.interval.ms": (500, 1_000),
-            "connect.scheduled.rebalance.max.delay.ms": (0, DELAY_MAX_MS // 2, DELAY_MAX_MS),
+            "connect.scheduled.rebalance.max.delay.ms": (
+                0,
+                SCHEDULED_REBALANCE_DELAY_MS // 2,
+                SCHEDULED_REBALANCE_DELAY_MS,
+            ),
         }
         key = self._rng.choice(list(choices))
         if self._rng.random() < 0.2:

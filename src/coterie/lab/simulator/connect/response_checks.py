@@ -6,7 +6,7 @@ from coterie.groups.connect.state import Group
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    JOIN,
+    JOIN_EPOCH,
     HeartbeatResponse,
     LeaderOfGroup,
     PrepareAssignmentResponse,
@@ -55,11 +55,13 @@ class ResponseChecker:
         member_id, epoch = request.member_id, response.member_epoch
         if request.instance_id is not None:
             self._instance_ids[member_id] = request.instance_id
-        if epoch >= JOIN:
-            last_epoch = self._member_epochs.get(member_id, JOIN)
+        if epoch >= JOIN_EPOCH:
+            last_epoch = self._member_epochs.get(member_id, JOIN_EPOCH)
             # An older heartbeat gets its response when the member has joined again.
             is_older = response.assignment is None and response.leader is None
-            if JOIN < epoch < last_epoch or (epoch == JOIN and request.member_epoch != JOIN and not is_older):
+            if JOIN_EPOCH < epoch < last_epoch or (
+                epoch == JOIN_EPOCH and request.member_epoch != JOIN_EPOCH and not is_older
+            ):
                 raise Violation(
                     Invariant.MEMBER_EPOCH_KEPT, f"{member_id} receives the member epoch {epoch} after {last_epoch}"
                 )
@@ -146,7 +148,7 @@ class ResponseChecker:
         # A crash may lose the join of a member that has received no response to it.
         for member_id, epoch in sorted(self._member_epochs.items()):
             current = group.currents.get(member_id)
-            if current is not None and JOIN < current.member_epoch < epoch:
+            if current is not None and JOIN_EPOCH < current.member_epoch < epoch:
                 raise Violation(
                     Invariant.MEMBER_EPOCH_KEPT,
                     f"after a crash the member epoch of {member_id} is {current.member_epoch}, but {epoch} was sent "

@@ -15,28 +15,30 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import SimulationOutcome, run_to_outcome
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.workers.settings import (
-    DELAY_MAX_MS,
     GROUP_ID,
     HEARTBEAT_INTERVAL_MS,
     ROUND_INTERVAL_MS,
+    SCHEDULED_REBALANCE_DELAY_MS,
     SESSION_TIMEOUT_MS,
 )
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import STEPS, MachineSteps
+from coterie.lab.steps import PLAIN_STEPS, MachineSteps
 
-FAULTS_MS = 5 * 60_000
+FAULTS_DURATION_MS = 5 * 60_000
 """How long faults are injected, in simulated time."""
 
 
 def simulate_connect_group(
-    seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: MachineSteps = STEPS
+    seed: int, *, faults_ms: int = FAULTS_DURATION_MS, trace_lines: int = 15, steps: MachineSteps = PLAIN_STEPS
 ) -> SimulationOutcome:
     """Run the simulation of workers in a connect group with ``seed``; the first ``faults_ms`` have faults. A violated
     invariant is in the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the
     end of the trace in a note. The ``generation_or_transaction_count`` of the outcome is the group epoch."""
     world = World(seed)
     policy = RebalancePolicy(
-        max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),
+        max_delay_ms=world.rng.choice(
+            (0, SCHEDULED_REBALANCE_DELAY_MS, SCHEDULED_REBALANCE_DELAY_MS, SCHEDULED_REBALANCE_DELAY_MS)
+        ),
         moves_per_round_max=world.rng.choice((None, None, None, 1, 3)),
         round_interval_ms=world.rng.choice((0, ROUND_INTERVAL_MS)),
     )

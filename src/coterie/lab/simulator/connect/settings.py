@@ -20,7 +20,7 @@ class ConnectWorkerSetup(WorkerSetup):
 
     uses_server_assignor: bool = False
     """Whether the worker requests the assignor of the coordinator; otherwise it offers its own assignor."""
-    max_wait_ms: int = 5_000
+    coordinator_hold_max_ms: int = 5_000
     """How long the coordinator may hold back the response to a heartbeat of the worker."""
     connection_grace_ms: int = CONNECTION_GRACE_MS
     """How long after an orderly end of the worker's connection the coordinator waits before it removes the member; 0:

@@ -12,7 +12,7 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.settings import STOP_GRACE_MS
 from coterie.lab.simulator.workers.settled_checks import WorkersChecksAfterFaults
 from coterie.lab.simulator.workers.users import BURST_CONNECTORS
-from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.connect_groups import JOIN_EPOCH
 
 
 class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
@@ -44,7 +44,7 @@ class ConnectChecksAfterFaults(WorkersChecksAfterFaults[ConnectGroupWorker]):
                 f"{process.name} has the member epoch {process.herder.place.epoch} or a rebalance in progress, the "
                 f"coordinator has {current.member_epoch} for it"
             )
-        if group.configured is not None and current.member_epoch == JOIN:
+        if group.configured is not None and current.member_epoch == JOIN_EPOCH:
             return f"{process.name} has no target assignment"
         if process.assigned_jobs != current.assigned:
             return f"{process.name} has not received exactly the jobs that the coordinator assigns"

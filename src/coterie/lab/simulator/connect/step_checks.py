@@ -26,7 +26,7 @@ from coterie.lab.simulator.connect.group_state import HardState
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.world import World
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, AssignorChangeReason
+from coterie.nouns.connect_groups import JOIN_EPOCH, LEAVE_BRIEFLY_EPOCH, LEAVE_EPOCH, AssignorChangeReason
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
@@ -92,7 +92,7 @@ class CoordinatorStepChecker:
         """If the step accepts a heartbeat, store its time and its connection for the member. If the event is the end of
         a connection, store for its members when their grace ends."""
         event = step.event
-        if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
+        if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN_EPOCH:
             self._accepted_ms[event.member_id] = self._world.now_ms
             self._connection[event.member_id] = event.connection_number
             if event.resumes:  # the end of the connection has no effect
@@ -144,7 +144,9 @@ class CoordinatorStepChecker:
             return True
         match step.event:
             case Heartbeat(member_id=member_id) as heartbeat if member_id == holder and step.is_accepted_heartbeat:
-                return heartbeat.member_epoch <= JOIN or (heartbeat.owned is not None and job not in heartbeat.owned)
+                return heartbeat.member_epoch <= JOIN_EPOCH or (
+                    heartbeat.owned is not None and job not in heartbeat.owned
+                )
             case TimerFired(key=SessionTimer(member_id=member_id) | HeldJobsTimer(member_id=member_id)):
                 return member_id == holder and self._has_session_or_hold_ended(step.hard_state_before, holder)
             case TimerFired(key=ConnectionGraceTimer(member_id=member_id)):
@@ -343,7 +345,7 @@ class CoordinatorStepChecker:
         for member_id, current in group.currents.items():
             target, epoch = group.targets[member_id].target.jobs, group.assignment_epoch_to_reach(member_id)
             member_epoch = GroupEpoch(current.member_epoch)
-            if member_epoch == epoch and current.member_epoch > JOIN and not current.held_jobs <= target:
+            if member_epoch == epoch and current.member_epoch > JOIN_EPOCH and not current.held_jobs <= target:
                 raise Violation(
                     Invariant.VALID_MEMBER_EPOCH,
                     f"{member_id} is at the epoch {epoch} of its target, but holds "
@@ -369,7 +371,7 @@ class CoordinatorStepChecker:
                     f"{member_id} holds jobs with the job epochs {sorted(current.job_epochs)}, but a job epoch must be "
                     f"above 0 and at most the assignment epoch {group.assignment_epoch}",
                 )
-            if is_stable and current.member_epoch != LEAVE_BRIEFLY:
+            if is_stable and current.member_epoch != LEAVE_BRIEFLY_EPOCH:
                 is_settled = current.assigned == target and not current.pending
                 if not is_settled or (epoch is not None and member_epoch != epoch):
                     raise Violation(
@@ -391,7 +393,7 @@ class CoordinatorStepChecker:
         held = {member_id for member_id, session in group.sessions.items() if session.held_heartbeat is not None}
         event = step.event
         answered = set[MemberId]()
-        if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
+        if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN_EPOCH:
             answered.add(event.member_id)
         for member_id in sorted(held | answered):
             current, target = group.currents[member_id], group.targets[member_id].target.jobs
@@ -421,8 +423,8 @@ def _may_raise_group_epoch(step: ConnectCoordinatorStep) -> bool:
     """Whether ``step`` may raise the group epoch, because the step has changed the members, the configured jobs, or
     what a member reports for the computation of targets; a member has joined again; a member's assignor requests a new
     target; a scheduled rebalance delay has ended, or may have ended during a computation; a departed member for which
-    jobs are deferred has left with LEAVE; the timer of the next computation, which the last target has set, has fired;
-    or the group was loaded."""
+    jobs are deferred has left with LEAVE_EPOCH; the timer of the next computation, which the last target has set, has
+    fired; or the group was loaded."""
     before, after = step.hard_state_before, step.group
     if before.members.keys() != after.members.keys() or isinstance(step.event, GroupLoaded):
         return True
@@ -446,9 +448,9 @@ def _may_raise_group_epoch(step: ConnectCoordinatorStep) -> bool:
             return any(one.deadline_ms is not None for one in after.departed.values())
         case Heartbeat(member_id=member_id, member_epoch=epoch) if member_id in before.departed_members:
             # A departed member leaves and does not return: its jobs are no longer deferred.
-            return epoch == LEAVE and bool(before.departed_members[member_id].jobs)
+            return epoch == LEAVE_EPOCH and bool(before.departed_members[member_id].jobs)
         case Heartbeat(member_id=member_id, member_epoch=epoch, client_assignors=assignors):
-            has_joined_again = epoch == JOIN and before.current_assignments[member_id].member_epoch != JOIN
+            has_joined_again = epoch == JOIN_EPOCH and before.current_assignments[member_id].member_epoch != JOIN_EPOCH
             return has_joined_again or _requests_new_target(assignors or ())
         case _:
             return False

@@ -91,7 +91,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
                 rebalance_timeout_ms=setup.rebalance_timeout_ms,
                 config_topic_id=bytes(16),
                 connection_grace_ms=setup.connection_grace_ms,
-                coordinator_hold_max_ms=setup.max_wait_ms,
+                coordinator_hold_max_ms=setup.coordinator_hold_max_ms,
             ),
             handover,
         )

@@ -12,29 +12,37 @@ from coterie.lab.simulator.fleet.settled_checks import ClassicChecksAfterFaults
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import SimulationOutcome, run_to_outcome
 from coterie.lab.simulator.workers.config_log import ConfigLog
-from coterie.lab.simulator.workers.settings import DELAY_MAX_MS, GROUP_ID, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
-from coterie.lab.simulator.workers.settled_checks import QUIET_MS, SETTLE_MS
+from coterie.lab.simulator.workers.settings import (
+    GROUP_ID,
+    ROUND_INTERVAL_MS,
+    SCHEDULED_REBALANCE_DELAY_MS,
+    SESSION_TIMEOUT_MS,
+)
+from coterie.lab.simulator.workers.settled_checks import QUIET_DURATION_MS, SETTLE_TIMEOUT_MS
 from coterie.lab.simulator.world import World
-from coterie.lab.steps import STEPS, MachineSteps
+from coterie.lab.steps import PLAIN_STEPS, MachineSteps
 
-FAULTS_MS = 8 * 60_000
+FAULTS_DURATION_MS = 8 * 60_000
 """How long faults are injected, in simulated time."""
 COORDINATOR_LIMITS = ClassicGroupSettings(
-    initial_rebalance_delay_ms=1_000, offsets_retention_check_interval_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
+    initial_rebalance_delay_ms=1_000,
+    offsets_retention_check_interval_ms=FAULTS_DURATION_MS + 3 * SETTLE_TIMEOUT_MS + QUIET_DURATION_MS,
 )
 """The coordinator's settings. Its first check for expired offsets comes after the end of a simulation, because this
 check removes an empty group without offsets, as the workers' group is when no worker runs."""
 
 
 def simulate_fleet(
-    seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: MachineSteps = STEPS
+    seed: int, *, faults_ms: int = FAULTS_DURATION_MS, trace_lines: int = 15, steps: MachineSteps = PLAIN_STEPS
 ) -> SimulationOutcome:
     """Run the simulation of workers in a classic group with ``seed``; the first ``faults_ms`` have faults. A violated
     invariant is in the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the
     end of the trace in a note."""
     world = World(seed)
     policy = RebalancePolicy(
-        max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),
+        max_delay_ms=world.rng.choice(
+            (0, SCHEDULED_REBALANCE_DELAY_MS, SCHEDULED_REBALANCE_DELAY_MS, SCHEDULED_REBALANCE_DELAY_MS)
+        ),
         moves_per_round_max=world.rng.choice((None, None, None, 1, 3)),
         round_interval_ms=world.rng.choice((0, ROUND_INTERVAL_MS)),
     )

@@ -37,7 +37,7 @@ from coterie.lab.simulator.world import FaultyDisk, SimTimers, World
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
-_RETRY_DELAY_MS = 1_000
+_ABORT_RETRY_DELAY_MS = 1_000
 """How long after a failed write the abort of a transaction that has timed out is tried again."""
 
 
@@ -214,7 +214,7 @@ class SimBroker:
 
     def _queue_timeout_write(self, transactional_id: str) -> None:
         """Queue a write that aborts the open transaction of ``transactional_id`` if the deadline of this transaction
-        has passed. If the write fails, the timer is set again, to `_RETRY_DELAY_MS` later."""
+        has passed. If the write fails, the timer is set again, to `_ABORT_RETRY_DELAY_MS` later."""
         now_ms, timers = self._world.now_ms, self._timers
 
         def make_event(fresh: int) -> Event:
@@ -222,7 +222,7 @@ class SimBroker:
 
         def retry_after_failure(outcome: WriteResult | CoterieError) -> None:
             if isinstance(outcome, WorldError):
-                timers.set(transactional_id, self._world.now_ms + _RETRY_DELAY_MS)
+                timers.set(transactional_id, self._world.now_ms + _ABORT_RETRY_DELAY_MS)
 
         self._queue_write(
             _QueuedWrite(

@@ -17,15 +17,15 @@ from coterie.lab.simulator.producers.sim_topic import SimTopic, create_store_wit
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
-FAULTS_MS = 45_000
+FAULTS_DURATION_MS = 45_000
 """How long faults are injected, in simulated time."""
-SETTLE_MS = 120_000
+SETTLE_TIMEOUT_MS = 120_000
 """How long the producers may take to settle when no fault is left: enough for processes with one transactional id to
 fence each other, for the end of a transaction in which the producer pauses more than once for twice the timeout, for
 the last timeout, and for one more commit of each producer."""
 
 
-def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15) -> SimulationOutcome:
+def simulate_producers(seed: int, *, faults_ms: int = FAULTS_DURATION_MS, trace_lines: int = 15) -> SimulationOutcome:
     """Run the simulation of producers with ``seed``; the first ``faults_ms`` have faults. A violated invariant is in
     the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the end of the
     trace in a note. The ``generation_or_transaction_count`` of the outcome is the number of transactions that have
@@ -67,7 +67,7 @@ def run_until_settled_and_restart(play: SharedByProducers, producers: Collection
         play.world,
         partial(read_on_and_find_unsettled, play, producers),
         Invariant.ENDS,
-        within_ms=SETTLE_MS,
+        within_ms=SETTLE_TIMEOUT_MS,
         every_ms=1_000,
     )
     play.world.add_record(RecordKind.SETTLED, play.checker.ended_transaction_count)

@@ -11,7 +11,7 @@ from coterie.wire.batches import (
     read_batch_header,
 )
 
-_COVERED_BY_CRC = slice(21, None)
+_BYTES_COVERED_BY_CRC = slice(21, None)
 """The bytes of a batch that its checksum covers: all that follow the checksum."""
 
 
@@ -62,7 +62,7 @@ def decode_log_batch(data: bytes) -> LogBatch:
             is_commit=True,
             timestamp_ms=header.base_timestamp_ms,
         )
-        is_commit = data[_COVERED_BY_CRC] == commit_marker[_COVERED_BY_CRC]
+        is_commit = data[_BYTES_COVERED_BY_CRC] == commit_marker[_BYTES_COVERED_BY_CRC]
     else:
         label = decode_uncompressed_records_without_control(data)[0].value
     return LogBatch(

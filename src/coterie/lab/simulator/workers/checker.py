@@ -15,8 +15,9 @@ from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.world import World
 from coterie.nouns.jobs import ConnectorTaskId
 
-LEADER_KEYS = (b"connector-", b"task-", b"commit-", b"session-key")
-"""A line of the config log whose key begins with one of these may be appended by the leader only."""
+LEADER_ONLY_KEY_PREFIXES = (b"connector-", b"task-", b"commit-", b"session-key")
+"""The beginnings of keys: a line of the config log whose key begins with one of these may be appended by the leader
+only."""
 
 
 class WorkersChecker:
@@ -117,7 +118,7 @@ class WorkersChecker:
 
         :raises Violation: LEADER_LINES_IN_ORDER.
         """
-        keys = [line.key for line in lines if line.key is not None and line.key.startswith(LEADER_KEYS)]
+        keys = [line.key for line in lines if line.key is not None and line.key.startswith(LEADER_ONLY_KEY_PREFIXES)]
         if not keys:
             return
         last, name = self._last_leader

@@ -10,7 +10,7 @@ from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.ids import LogPosition
 
-FENCED = LogPosition(-1)
+FENCED_RESULT = LogPosition(-1)
 """What an append returns in place of the end offset, if the worker has lost the right to append lines as the leader."""
 
 
@@ -104,7 +104,7 @@ class ConfigLogClient:
 
         def append() -> LogPosition:
             if opening is not None and opening != self._cluster.config_log.leader_opening_count:
-                return FENCED
+                return FENCED_RESULT
             self._cluster.checker.check_leader_appends_in_order(self._process, leadership, chore.lines)
             return self._append_and_record(chore.lines)
 
@@ -119,7 +119,7 @@ class ConfigLogClient:
             )
 
         def on_result(end_or_fenced: LogPosition) -> None:
-            if end_or_fenced == FENCED:
+            if end_or_fenced == FENCED_RESULT:
                 on_failure("another worker has opened the leader's log", is_fenced=True)
             else:
                 self._feed_herder(herder.ConfigLinesAppended(purpose=chore.purpose, end_offset=end_or_fenced))

@@ -9,8 +9,8 @@ GROUP_ID = GroupId("fleet")
 SESSION_TIMEOUT_MS = 6_000
 REBALANCE_TIMEOUT_MS = 30_000
 HEARTBEAT_INTERVAL_MS = 1_000
-DELAY_MAX_MS = 20_000
-"""The scheduled rebalance delay in the seeds that have one."""
+SCHEDULED_REBALANCE_DELAY_MS = 20_000
+"""The scheduled rebalance delay in the seeds that have one; a connect group's operator may set half of it."""
 STOP_GRACE_MS = 2_000
 """The longest time that the stop of a task may take."""
 REQUEST_TIMEOUT_MS = 30_000

@@ -13,24 +13,30 @@ from coterie.lab.simulator.sim_process import sorted_by_name
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process_faults import WorkersFaults, WorkerT
 from coterie.lab.simulator.workers.settings import (
-    DELAY_MAX_MS,
     HEARTBEAT_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
     ROUND_INTERVAL_MS,
+    SCHEDULED_REBALANCE_DELAY_MS,
     SESSION_TIMEOUT_MS,
 )
 from coterie.nouns.jobs import Jobs
 
-SETTLE_MS = RETRY_MAX_MS + 2 * SESSION_TIMEOUT_MS + 2 * DELAY_MAX_MS + 2 * REBALANCE_TIMEOUT_MS + 30 * ROUND_INTERVAL_MS
+SETTLE_TIMEOUT_MS = (
+    RETRY_MAX_MS
+    + 2 * SESSION_TIMEOUT_MS
+    + 2 * SCHEDULED_REBALANCE_DELAY_MS
+    + 2 * REBALANCE_TIMEOUT_MS
+    + 30 * ROUND_INTERVAL_MS
+)
 """How long the workers may take to settle when no fault is left: enough for task configs to reach the leader, for the
 sessions of dead members to expire, for two scheduled rebalance delays, for two rounds that wait for their slowest
 member, and for 30 rounds that move one job each."""
-QUIET_MS = 3 * DELAY_MAX_MS
+QUIET_DURATION_MS = 3 * SCHEDULED_REBALANCE_DELAY_MS
 """For this time after the workers have settled, no rebalance may come."""
 KEY_ROTATION_DELAY_MAX_MS = 10_000
 """How long after the end of its TTL a session key may still be the newest one."""
 
-UNSIGNED_WAIT_MS = 5_000
+FORGED_CONFIGS_WAIT_MS = 5_000
 """How long a check waits after forged task configs were sent: long enough for a leader to write, read and acknowledge
 task configs that it accepts."""
 
@@ -88,13 +94,13 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
         :raises Violation: SETTLES, CLAIMED_ONLY, BALANCED, RUNS_AS_CONFIGURED.
         """
         world = self._world
-        until_ms = world.now_ms + SETTLE_MS
+        until_ms = world.now_ms + SETTLE_TIMEOUT_MS
         settled_state, unchanged_since_ms = None, world.now_ms
         # The last fault may have an effect only when a lease expires, so the group must be settled for one session.
         while settled_state is None or world.now_ms < unchanged_since_ms + SESSION_TIMEOUT_MS:
             if world.now_ms >= until_ms:
                 reason = self._unsettled_reason() or "rounds or task starts continue"
-                raise Violation(Invariant.SETTLES, f"not settled after {SETTLE_MS} ms without faults: {reason}")
+                raise Violation(Invariant.SETTLES, f"not settled after {SETTLE_TIMEOUT_MS} ms without faults: {reason}")
             world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
             current = self._generation_and_start_count() if self._unsettled_reason() is None else None
             if current != settled_state:
@@ -105,35 +111,36 @@ class WorkersChecksAfterFaults(ABC, Generic[WorkerT]):
         world.add_record(RecordKind.SETTLED, self._generation_or_group_epoch)
 
     def check_no_rebalance_or_task_start(self) -> None:
-        """Run for `QUIET_MS`; check that no rebalance and no start of a task comes in this time, that the workers are
-        still settled, and that the session key is not too old.
+        """Run for `QUIET_DURATION_MS`; check that no rebalance and no start of a task comes in this time, that the
+        workers are still settled, and that the session key is not too old.
 
         :raises Violation: QUIET, KEYS_ROTATE.
         """
         state_before = self._generation_and_start_count()
-        self._world.run_until(self._world.now_ms + QUIET_MS)
+        self._world.run_until(self._world.now_ms + QUIET_DURATION_MS)
         if self._generation_and_start_count() != state_before:
             raise Violation(
                 Invariant.QUIET,
-                f"settled in (generation or epoch, number of task starts) {state_before}; {QUIET_MS} ms later they are "
-                f"{self._generation_and_start_count()}",
+                f"settled in (generation or epoch, number of task starts) {state_before}; {QUIET_DURATION_MS} ms later "
+                f"they are {self._generation_and_start_count()}",
             )
         if (reason := self._unsettled_reason()) is not None:
             raise Violation(
-                Invariant.QUIET, f"settled in generation or epoch {state_before[0]}; {QUIET_MS} ms later {reason}"
+                Invariant.QUIET,
+                f"settled in generation or epoch {state_before[0]}; {QUIET_DURATION_MS} ms later {reason}",
             )
         self._check_session_key_age()
 
     def check_forged_refused_if_signed(self) -> None:
         """If the group's protocol signs requests, send task configs without a valid signature to the leader, and run
-        for `UNSIGNED_WAIT_MS`.
+        for `FORGED_CONFIGS_WAIT_MS`.
 
         :raises Violation: SIGNED, when the leader accepts such task configs.
         """
         if self._are_requests_signed:
             self._world.add_record(RecordKind.FORGED)
             self._faults.operators.send_all_forged_task_configs()
-            self._world.run_until(self._world.now_ms + UNSIGNED_WAIT_MS)
+            self._world.run_until(self._world.now_ms + FORGED_CONFIGS_WAIT_MS)
 
     def _generation_and_start_count(self) -> tuple[int, int]:
         """The group's generation or epoch, and the number of starts of the tasks that the running workers have now. A
