@@ -10,7 +10,7 @@ import pytest
 from coterie.engine.log import NewTopicRecord
 from coterie.kafka.leader_log import LeaderTopicLog
 from coterie.kafka.topics import TopicLog, TopicsClient
-from coterie.nouns.errors import WorldError, WriterFencedError
+from coterie.nouns.errors import RecordsDiscardedError, WorldError, WriterFencedError
 
 DEADLINE_S = 30
 
@@ -104,6 +104,39 @@ async def test_what_a_leader_has_left_in_an_open_transaction_is_never_read(
         await paused
     await second.append(lines("b"))
     assert await writers.keys() == ["a", "b"]
+
+
+async def test_the_end_of_a_transaction_is_known_before_its_append_has_returned(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a write that looks up the end meanwhile would wait until this worker has read the marker."""
+    first = await writers.opened()
+    loop = asyncio.get_running_loop()
+    commit: Callable[..., None] = LeaderTopicLog.commit_blocking
+    found: list[int] = []
+
+    async def find_end() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not found or found[-1] == 0:
+                found.append(await writers.log.end_offset())
+
+    def commit_and_find_end(self: LeaderTopicLog, producer: object) -> None:
+        commit(self, producer)
+        asyncio.run_coroutine_threadsafe(find_end(), loop).result(DEADLINE_S)
+
+    monkeypatch.setattr(LeaderTopicLog, "commit_blocking", commit_and_find_end)
+    assert await first.append(lines("a")) == 1
+    assert found[-1] == 1
+
+
+async def test_no_record_of_an_append_with_a_record_that_is_too_large_is_read(writers: Writers) -> None:
+    leader_log = await writers.opened()
+    too_large = NewTopicRecord(key=b"large", value=b"v" * 2_000_000)
+    with pytest.raises(RecordsDiscardedError, match="cannot write to topic"):
+        await leader_log.append([*lines("a"), too_large])
+    await leader_log.open(transaction_timeout_ms=60_000)
+    await leader_log.append(lines("b"))
+    assert await writers.keys() == ["b"]
 
 
 async def test_a_closed_log_ends_its_calls(writers: Writers) -> None:

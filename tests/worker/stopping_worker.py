@@ -14,7 +14,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -65,11 +65,13 @@ def stop_at(point: str, notes: Path, *, is_fenced: bool) -> None:
         reach(IN_TRANSACTION)
         commit(self, producer)
 
-    def noted_append(self: LeaderTopicLog, records: Sequence[NewTopicRecord]) -> int:
+    def noted_append(
+        self: LeaderTopicLog, records: Sequence[NewTopicRecord], announce_commit: Callable[[int], None]
+    ) -> int:
         if self._producer is None and not is_fenced:
             self._transactional_id += "-unfenced"
             stopping_open(self, LONG_TRANSACTION_MS)
-        offset = append(self, records)
+        offset = append(self, records, announce_commit)
         for record in records:
             note(APPENDED + (record.value or b"").hex())
         return offset

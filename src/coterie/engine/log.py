@@ -96,6 +96,8 @@ class LeaderLog(Protocol):
         """Append all of ``records`` or none, and wait until they are durable; return the offset after the last one.
 
         :raises WriterFencedError: when another worker has opened the log since; none of the records is ever read.
+        :raises RecordsDiscardedError: when the records could not be appended; none of them is ever read. The log must
+            be opened again.
         :raises WorldError: when it is unknown whether the records were appended. The log must be opened again.
         """
         ...

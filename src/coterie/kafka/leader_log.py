@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from coterie.engine.log import NewTopicRecord
 from coterie.kafka.client_log import ClientFailureLogger
-from coterie.nouns.errors import WorldError, WriterFencedError
+from coterie.nouns.errors import RecordsDiscardedError, WorldError, WriterFencedError
 from coterie.nouns.ids import GroupId
 
 ResultT = TypeVar("ResultT")
@@ -59,14 +59,15 @@ class LeaderTopicLog:
         topic: str,
         transactional_id: str,
         *,
-        on_committed: Callable[[int], None],
+        before_commit: Callable[[int], None],
     ) -> None:
-        """``client_config`` is the librdkafka config of the worker's handles. ``on_committed`` is called on the event
-        loop with the offset of the last record of each committed transaction."""
+        """``client_config`` is the librdkafka config of the worker's handles. ``before_commit`` is called on the event
+        loop, in the order of the transactions, with the offset of the last record of each transaction that is about to
+        be committed: before any lookup of the topic's end can find the end of this transaction."""
         self._client_config = dict(client_config)
         self._topic = topic
         self._transactional_id = transactional_id
-        self._on_committed = on_committed
+        self._before_commit = before_commit
         self._log = ClientFailureLogger(f"writing topic {topic} as the leader")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"coterie-leader-{topic}")
         self._closing = threading.Event()
@@ -90,11 +91,19 @@ class LeaderTopicLog:
 
         :raises WriterFencedError: when another worker has opened the log after this worker, or the transaction has
             timed out; none of the records is ever read.
-        :raises WorldError: when the records could not be written, when it is unknown whether they were written, or
-            after :meth:`close`. The log must be opened again.
+        :raises RecordsDiscardedError: when a record could not be written; none of the records is ever read. The log
+            must be opened again.
+        :raises WorldError: when it is unknown whether the records were written, or after :meth:`close`. The log must be
+            opened again.
         """
-        last_offset = await self._run_on_thread(lambda: self.append_blocking_and_return_last_offset(records))
-        self._on_committed(last_offset)
+        loop = asyncio.get_running_loop()
+
+        def announce_commit(last_offset: int) -> None:
+            loop.call_soon_threadsafe(self._before_commit, last_offset)
+
+        last_offset = await self._run_on_thread(
+            lambda: self.append_blocking_and_return_last_offset(records, announce_commit)
+        )
         return last_offset + 1
 
     async def close(self) -> None:
@@ -138,11 +147,15 @@ class LeaderTopicLog:
             ) from None
         self._producer = producer
 
-    def append_blocking_and_return_last_offset(self, records: Sequence[NewTopicRecord]) -> int:
-        """Write ``records`` in one transaction; returns the offset of the last one. :meth:`append` calls this method on
-        the log's thread, which it blocks. After an error the producer is dropped, and the log must be opened again.
+    def append_blocking_and_return_last_offset(
+        self, records: Sequence[NewTopicRecord], announce_commit: Callable[[int], None]
+    ) -> int:
+        """Write ``records`` in one transaction; returns the offset of the last one, with which ``announce_commit`` is
+        called before the commit. :meth:`append` calls this method on the log's thread, which it blocks. After an error
+        the producer is dropped, and the log must be opened again.
 
         :raises WriterFencedError: as :meth:`append`.
+        :raises RecordsDiscardedError: as :meth:`append`.
         :raises WorldError: as :meth:`append`, and when the log is not open.
         """
         producer = self._producer
@@ -154,6 +167,7 @@ class LeaderTopicLog:
         assert records, "a transaction has records"
         try:
             offset = self._begin_transaction_and_send(producer, records)
+            announce_commit(offset)
             self.commit_blocking(producer)
         except WorldError:
             self._drop_producer()
@@ -166,8 +180,8 @@ class LeaderTopicLog:
 
         :raises WriterFencedError: when another worker has opened the log after this worker, or the transaction has
             timed out.
-        :raises WorldError: when a record could not be sent. The transaction is then aborted, at the latest by its time
-            limit: none of the records is ever read.
+        :raises RecordsDiscardedError: when a record could not be sent. The transaction is then aborted, at the latest
+            by its time limit: none of the records is ever read.
         """
         offsets: list[int] = []
         errors: list[KafkaError] = []
@@ -191,7 +205,9 @@ class LeaderTopicLog:
             return max(offsets)
         if any(error.code() in _FENCED for error in errors):
             raise self._make_fenced_error(errors[0])
-        raise WorldError(f"cannot write to topic {self._topic}: {errors[0].str()}; check that the brokers run")
+        raise RecordsDiscardedError(
+            f"cannot write to topic {self._topic}: {errors[0].str()}; check that the brokers run"
+        )
 
     def commit_blocking(self, producer: Producer) -> None:
         """Commit the open transaction of ``producer``; blocks the log's thread until it is committed.

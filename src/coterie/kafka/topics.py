@@ -141,7 +141,7 @@ class TopicsClient:
         Nothing is opened at the broker yet; :meth:`close` closes the new log, too. The topic must have one
         partition."""
         leader_log = LeaderTopicLog(
-            self._client_config, log.topic, transactional_id, on_committed=log.store_last_own_transaction_offset
+            self._client_config, log.topic, transactional_id, before_commit=log.store_last_own_transaction_offset
         )
         self._logs.append(leader_log)
         return leader_log
@@ -383,11 +383,11 @@ class TopicLog:
         self._in_flight_slots = asyncio.Semaphore(RECORDS_IN_FLIGHT_MAX)
         """The number of records that may still be passed to the producer."""
         self._own_transaction_offset: int | None = None
-        """The offset of the last record of this worker's last committed transaction."""
+        """The offset of the last record of this worker's last transaction whose commit has begun."""
 
     def store_last_own_transaction_offset(self, last_offset: int) -> None:
-        """Store, for :meth:`end_offset`, that this worker has committed a transaction whose last record has the offset
-        ``last_offset``."""
+        """Store, for :meth:`end_offset`, that this worker is about to commit a transaction whose last record has the
+        offset ``last_offset``."""
         self._own_transaction_offset = last_offset
 
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:

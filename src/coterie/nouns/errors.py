@@ -20,6 +20,7 @@
     │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
     │   ├── WriterFencedError      another worker has opened the leader's log since; nothing was appended
+    │   ├── RecordsDiscardedError  the leader's log does not contain the records of an append; nothing was appended
     │   ├── RequestNotSentError, ResponseMissingError   in `rest.leader`: another worker could not be reached, or sent
     │   │                          no response
     │   ├── SplitOrOffsetChangeAbortedError   in `herder.seams`: a connector's split, or a change of its offsets, was
@@ -98,6 +99,11 @@ class WorldError(CoterieError):
 class UnreachableError(WorldError):
     """A server cannot be reached, does not respond in time, or has closed the connection; another attempt may
     succeed."""
+
+
+class RecordsDiscardedError(WorldError):
+    """The records could not be appended together: no reader of the log receives a record of the failed append. An
+    append of some of these records may succeed."""
 
 
 class WriterFencedError(WorldError):
