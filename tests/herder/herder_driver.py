@@ -232,6 +232,11 @@ class HerderDriver:
                 )
             )
 
+    def read_last_line(self) -> None:
+        """Let the herder read the last line of the config log."""
+        begin = len(self.config) - 1
+        self.feed(ConfigLinesRead(lines=_lines(self.config[begin:], begin), position=LogPosition(begin + 1)))
+
     def send_request(self, request: Request, attempt: WriteAttempt | None = None) -> RequestId:
         id_ = RequestId(self._requests)
         self._requests += 1

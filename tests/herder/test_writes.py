@@ -5,9 +5,10 @@ import pytest
 from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
+    AppendForWrites,
     ConfigLogEndLookupEnded,
     FindConfigLogEnd,
-    LookupOrAppendForWrite,
+    LogEndLookupForWrite,
     ShutdownOrdered,
     TimerFired,
     ValidateConfig,
@@ -79,7 +80,7 @@ def test_tasks_committed_meanwhile_cause_another_validation_of_the_config() -> N
     (lookup,) = herder.pop_effects(FindConfigLogEnd)
     herder.write(*TASK_CONFIG_LINES)
     herder.run_chore(lookup)
-    assert lookup.purpose not in [append.purpose for append in herder.pop_effects(AppendConfigLines)]
+    assert AppendForWrites(ids=(id_,)) not in [append.purpose for append in herder.pop_effects(AppendConfigLines)]
     (validation,) = herder.pop_effects(ValidateConfig)
     assert list(validation.configs_of_checkpointed_tasks) == ORDERS_TASK_CONFIGS
     herder.feed(validated(id_, {"tasks.max": ["no"]}))
@@ -325,7 +326,7 @@ def test_the_time_out_of_a_write_behind_one_that_waits_for_the_leader_names_no_w
     pause = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
     other = herder.send_request(SetTargetState(connector=OTHER, target_state=TargetState.PAUSED))
     (lookup,) = herder.pop_effects(FindConfigLogEnd)
-    assert lookup.purpose == LookupOrAppendForWrite(id=other), "it passes the queued writes of the connector"
+    assert lookup.purpose == LogEndLookupForWrite(id=other), "it passes the queued writes of the connector"
     assert "currently ensuring membership in the cluster, " in time_out_message(herder, pause)
     assert "currently reading to the end of the config topic, " in time_out_message(herder, other)
 

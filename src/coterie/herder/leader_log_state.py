@@ -1,7 +1,21 @@
 """Whether this worker may write the lines that only the leader may write to the config log."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TypeAlias
+
+
+class ReadAnsweredFromLogs(Enum):
+    """Whether the leader has read the config log to an end that was looked up after the leader's log was opened, and
+    since the last rebalance."""
+
+    MISSING = auto()
+    """No such end was looked up yet."""
+    IN_PROGRESS = auto()
+    """The end is being looked up for a write, or the lines before the end are being read."""
+    COMPLETE = auto()
+    """All lines before the end are read. No other worker can write a line that only the leader may write, unless it
+    opens the leader's log, after which this worker's appends fail: the next writes need no lookup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +53,7 @@ class MayWriteAsLeader:
     worker has opened the log since, an append fails."""
 
     opening_number: int
+    log_read: ReadAnsweredFromLogs = ReadAnsweredFromLogs.MISSING
 
 
 LeaderLogState: TypeAlias = (
@@ -60,3 +75,8 @@ class LeaderLogAccess:
     def writable_opening_number(self) -> int | None:
         """The number of the opening under which this worker may write; None when it may not write."""
         return self.state.opening_number if isinstance(self.state, MayWriteAsLeader) else None
+
+    @property
+    def has_read_log(self) -> bool:
+        """Whether this worker may write, and has read all lines that other leaders have written."""
+        return isinstance(self.state, MayWriteAsLeader) and self.state.log_read is ReadAnsweredFromLogs.COMPLETE

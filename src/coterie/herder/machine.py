@@ -41,6 +41,7 @@ from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     AppendForLoggerLevel,
     AppendForSessionKey,
+    AppendForWrites,
     CheckpointGenerationCreationEnded,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
@@ -54,9 +55,9 @@ from coterie.herder.messages import (
     LeaderLogOpenFailed,
     LogEndLookupForAssignment,
     LogEndLookupForRead,
+    LogEndLookupForWrite,
     LogEndLookupOfLaggingWorker,
     LogEndLookupPurpose,
-    LookupOrAppendForWrite,
     OffsetChangeEnded,
     OffsetReadEnded,
     PluginQuestionAnswered,
@@ -112,6 +113,7 @@ from coterie.herder.seams import (
     TaskRetrying,
 )
 from coterie.herder.state import (
+    AppendingWrite,
     Herder,
     HerderOutput,
     InRound,
@@ -123,6 +125,7 @@ from coterie.herder.state import (
     RoundFailed,
     StoppingBeforeJoin,
     Turn,
+    WriteAppended,
 )
 from coterie.herder.targets import computing
 from coterie.herder.timers import (
@@ -453,8 +456,8 @@ def _on_request_event(
             _on_config_log_end_lookup_ended(turn, purpose, end)
         case ConfigLinesAppended(purpose=purpose, end_offset=end):
             match purpose:
-                case LookupOrAppendForWrite(id=id_):
-                    writes.on_appended(turn, id_, end)
+                case AppendForWrites(ids=ids):
+                    writes.on_appended(turn, ids, end)
                 case AppendForSessionKey(key_number=number):
                     signing.on_session_key_appended(turn, number, end)
                 case AppendForLoggerLevel(id=request_id):
@@ -469,8 +472,8 @@ def _on_append_failed(turn: Turn, event: ConfigLinesAppendFailed) -> None:
     if event.leader_log_opening_number is not None:
         leader_log.on_append_failed(turn, event.leader_log_opening_number)
     match event.purpose:
-        case LookupOrAppendForWrite(id=id_):
-            writes.on_append_failed(turn, id_, is_fenced=event.is_fenced)
+        case AppendForWrites(ids=ids):
+            writes.on_append_failed(turn, ids, is_fenced=event.is_fenced, are_lines_discarded=event.are_lines_discarded)
         case AppendForSessionKey(key_number=number):
             signing.on_session_key_append_failed(turn, number, event.reason)
         case AppendForLoggerLevel(id=request_id):
@@ -503,7 +506,7 @@ def _on_config_log_end_lookup_ended(turn: Turn, purpose: LogEndLookupPurpose, en
     match purpose:
         case LogEndLookupForRead(id=id_):
             reads.on_config_log_end_lookup_ended(turn, id_, end_offset)
-        case LookupOrAppendForWrite(id=write_id):
+        case LogEndLookupForWrite(id=write_id):
             writes.on_config_log_end_lookup_ended(turn, write_id, end_offset)
         case LogEndLookupForAssignment(log_end_lookup_id=log_end_lookup_id):
             protocol_of(turn.herder).on_config_log_end_lookup_ended(turn, log_end_lookup_id, end_offset)
@@ -628,7 +631,12 @@ def check_all_invariants(herder: Herder) -> None:
     """
     check(herder)
     under_way = [write for write in herder.requests.writes.values() if write.has_begun_at_queue_head]
-    assert len(under_way) <= 1, "two writes at the head of the queue"
+    assert len({write.kind.request.connector for write in under_way}) == len(under_way), (
+        "two writes of one connector at the head of the queue"
+    )
+    assert len(under_way) <= 1 or all(
+        write.kind.needs_leader and isinstance(write.phase, AppendingWrite | WriteAppended) for write in under_way
+    ), "a write at the head of the queue is neither alone nor appended together with others"
     for task, run in herder.work.local_tasks.items():
         assert run.may_hold_checkpoint or task in herder.place.assigned, (
             f"work.local_tasks contains {task}, which neither runs nor is assigned here"

@@ -38,8 +38,8 @@ class LogEndLookupForRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookupOrAppendForWrite:
-    """The end offset is looked up, or lines are appended, for this write."""
+class LogEndLookupForWrite:
+    """The end offset is looked up for a write, which is checked when all lines before this offset are read."""
 
     id: WriteId
 
@@ -63,6 +63,14 @@ class LogEndLookupOfLaggingWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppendForWrites:
+    """The lines of these writes are appended: of one write, or of several connectors' writes that only the leader may
+    perform."""
+
+    ids: tuple[WriteId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendForSessionKey:
     """The leader appends the line of a session key that it has made."""
 
@@ -78,10 +86,10 @@ class AppendForLoggerLevel:
 
 
 LogEndLookupPurpose: TypeAlias = (
-    LogEndLookupForRead | LookupOrAppendForWrite | LogEndLookupForAssignment | LogEndLookupOfLaggingWorker
+    LogEndLookupForRead | LogEndLookupForWrite | LogEndLookupForAssignment | LogEndLookupOfLaggingWorker
 )
 """Why an end offset of the config log is looked up."""
-AppendPurpose: TypeAlias = LookupOrAppendForWrite | AppendForSessionKey | AppendForLoggerLevel
+AppendPurpose: TypeAlias = AppendForWrites | AppendForSessionKey | AppendForLoggerLevel
 """Why lines are appended to the config log."""
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
@@ -331,6 +339,8 @@ class ConfigLinesAppendFailed:
     (:class:`AppendConfigLines`)."""
     is_fenced: bool = False
     """Whether another worker has opened the leader's log since: certainly no line was appended."""
+    are_lines_discarded: bool = False
+    """Whether the append failed for another reason, and certainly no line was appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

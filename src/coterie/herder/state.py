@@ -222,6 +222,9 @@ class PendingWrite:
         self.has_timed_out = False
         """Whether the client has already received the response that its request timed out. True only if the write could
         no longer be dropped at that time. The write is then still completed, and later writes wait for it."""
+        self.must_be_appended_alone = False
+        """Whether the write's lines could not be appended together with those of other writes: one of these writes has
+        lines that the log does not accept."""
         self.noted_phase: WritePhase | None = None
         """The phase at the end of the last step; None in the step in which the write arrives."""
         self.phase_began_at_ms = 0
@@ -234,7 +237,8 @@ class PendingWrite:
 
     @property
     def has_begun_at_queue_head(self) -> bool:
-        """Whether the write is at the head of the queue and has begun. At most one write is under way at a time."""
+        """Whether the write is at the head of the queue and has begun. One write at a time is under way, or several of
+        different connectors, whose lines are appended together."""
         return isinstance(self.phase, FindingConfigLogEnd | ReadingToConfigLogEnd | AppendingWrite | WriteAppended)
 
 

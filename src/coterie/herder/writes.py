@@ -8,6 +8,12 @@ lines back, so that a later request sees them. Validation happens before the que
 validation does not block other writes. A pause or resume passes the queued writes of other connectors that wait for the
 leader.
 
+A leader that has read the log to its end since it opened the leader's log (module `leader_log`) has read all lines on
+which its writes depend, except target states. It appends its next writes without another lookup of the log's end, and
+queued writes of different connectors together, in one append. If the state read so far forbids a write, a lookup comes
+before the refusal: another worker may have written a target state that allows the write. A change of offsets, which
+only the target state STOPPED allows, always follows a lookup.
+
 A change of offsets is checked at the head of the queue too. It appends no lines: it leaves the queue, and the leader's
 runtime changes the checkpoints. When the connector is no longer stopped, or this worker loses its membership, the
 runtime is ordered to end the change. The initial offsets of a new connector are set before its config is queued.
@@ -22,18 +28,19 @@ from dataclasses import replace
 from itertools import takewhile
 
 from coterie.engine.log import NewTopicRecord
-from coterie.herder import config_records, place, signing
+from coterie.herder import config_records, leader_log, place, signing
 from coterie.herder.config_state import ConfigState
 from coterie.herder.connector_names import name_errors
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     AppendConfigLines,
+    AppendForWrites,
     ApplyOffsetChange,
     CancelTimer,
     ConfigNotValidated,
     ConfigValidationCompleted,
     FindConfigLogEnd,
-    LookupOrAppendForWrite,
+    LogEndLookupForWrite,
     OffsetChangeEnded,
     Reply,
     RequestArrived,
@@ -74,6 +81,8 @@ from coterie.nouns.states import TargetState
 
 _AWAITING_LEADER_ACTIVITY = "ensuring membership in the cluster"
 """What the worker is doing for a write while no leader is known, in Connect's words."""
+LINES_PER_APPEND_MAX = 1_000
+"""The number of lines that several writes may append together; one write alone may append more."""
 END_LOOKUP_RETRY_MS = 500
 """The wait before the end offset of the config log, which could not be reached, is looked up again for a write."""
 
@@ -194,11 +203,11 @@ def _advance_write(turn: Turn, write: PendingWrite) -> bool:
     """Advance the write of :func:`_write_to_advance` by one phase. Returns whether :func:`advance_writes` may continue;
     False means that the write waits for an event."""
     match write.phase:
-        case WriteQueued(validated_config=validated):
-            opening = turn.herder.leader_log.writable_opening_number if write.kind.needs_leader else None
-            write.phase = FindingConfigLogEnd(validated_config=validated, leader_log_opening_number=opening)
-            turn.emit(FindConfigLogEnd(purpose=LookupOrAppendForWrite(id=write.id)))
-            return False
+        case WriteQueued() as phase:
+            if _needs_log_end_lookup(turn.herder, write):
+                _begin_log_end_lookup(turn, write, phase)
+                return False
+            return _append_or_validate_next_writes(turn, write)
         case ReadingToConfigLogEnd(end_offset=end) as phase if turn.herder.has_read_config_to(end):
             return _check_and_append(turn, write, phase)
         case WriteAppended(replaced_config=replaced, end_offset=end) if turn.herder.has_read_config_to(end):
@@ -219,12 +228,96 @@ def _awaits_leader_or_leader_log(herder: Herder) -> bool:
     return not herder.place.has_leader_and_current_assignment
 
 
+def _needs_log_end_lookup(herder: Herder, write: PendingWrite) -> bool:
+    """Whether the log must be read to its end before the queued write may be performed. False if this worker, as the
+    leader, has read all lines on which the write depends, and the write is allowed by them: target states, which other
+    workers write, can only make a refused write of the leader possible. (They can also forbid a change of offsets.)"""
+    kind = write.kind
+    return (
+        not kind.needs_leader
+        or isinstance(kind, OffsetsWrite)
+        or not (herder.place.is_leader_with_current_assignment and herder.leader_log.has_read_log)
+        or _answer_if_possibly_performed_before(herder, write) is not None
+        or kind.refusal(herder.config) is not None
+    )
+
+
+def _begin_log_end_lookup(turn: Turn, write: PendingWrite, phase: WriteQueued) -> None:
+    """Look up the end of the log for the write, which is then read to that end and checked."""
+    opening = turn.herder.leader_log.writable_opening_number if write.kind.needs_leader else None
+    if opening is not None:
+        leader_log.on_log_end_lookup_ordered(turn)
+    write.phase = FindingConfigLogEnd(validated_config=phase.validated_config, leader_log_opening_number=opening)
+    turn.emit(FindConfigLogEnd(purpose=LogEndLookupForWrite(id=write.id)))
+
+
+def _append_or_validate_next_writes(turn: Turn, first: PendingWrite) -> bool:
+    """Append the lines of ``first``, which needs no lookup of the log's end, and with them those of the queued writes
+    that follow: up to a second write of a connector, a write that needs a lookup, or `LINES_PER_APPEND_MAX` lines. If
+    tasks were committed since the validation of ``first`` began, validate its config again instead. Returns whether
+    :func:`advance_writes` may continue."""
+    herder = turn.herder
+    if _validate_again_if_outdated(turn, first):
+        return True
+    joined = [first]
+    connectors = {first.kind.request.connector}
+    line_count = len(_lines_to_append(herder.config, first))
+    for write in herder.requests.writes.values():
+        if write is first or not isinstance(write.phase, WriteQueued):
+            continue
+        if (
+            first.must_be_appended_alone
+            or write.must_be_appended_alone
+            or write.kind.request.connector in connectors
+            or _needs_log_end_lookup(herder, write)
+            or write.kind.config_to_validate(herder.config) != write.phase.validated_config
+        ):
+            break
+        line_count += len(_lines_to_append(herder.config, write))
+        if line_count > LINES_PER_APPEND_MAX:
+            break
+        joined.append(write)
+        connectors.add(write.kind.request.connector)
+    _append(turn, joined, herder.leader_log.writable_opening_number)
+    return False
+
+
+def _validate_again_if_outdated(turn: Turn, write: PendingWrite) -> bool:
+    """If the config that has to be validated is another one than was validated, validate the write again. Returns
+    whether it is another one."""
+    assert isinstance(write.phase, WriteQueued | ReadingToConfigLogEnd)
+    if write.kind.config_to_validate(turn.herder.config) == write.phase.validated_config:
+        return False
+    # A repeat was not validated yet. Otherwise tasks were committed since the validation started, and may have
+    # checkpoints now.
+    _validate_or_queue(turn, write)
+    return True
+
+
+def _append(turn: Turn, writes: Sequence[PendingWrite], leader_log_opening_number: int | None) -> None:
+    """Append the lines of ``writes`` together."""
+    config = turn.herder.config
+    lines = tuple(line for write in writes for line in _lines_to_append(config, write))
+    for write in writes:
+        known = config.connector(write.kind.request.connector)
+        write.phase = AppendingWrite(replaced_config=None if known is None else known.config)
+    turn.emit(
+        AppendConfigLines(
+            purpose=AppendForWrites(ids=tuple(write.id for write in writes)),
+            lines=lines,
+            leader_log_opening_number=leader_log_opening_number,
+        )
+    )
+
+
 def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigLogEnd) -> bool:
     """Check the write against the current state of the log, then append its lines or begin its change of offsets, or
     refuse it. A write that an earlier attempt has performed is answered like that attempt. If tasks were committed
     since the validation began, validate the config again; if the leader's log was opened again since the lookup of the
     log's end, look that up again. Returns whether :func:`advance_writes` may continue."""
     herder, kind = turn.herder, write.kind
+    if phase.leader_log_opening_number is not None:
+        leader_log.on_log_read_to_end(turn, phase.leader_log_opening_number)
     if (answer := _answer_if_possibly_performed_before(herder, write)) is not None:
         _answer_write(turn, write, answer)
         return True
@@ -243,24 +336,12 @@ def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigLog
     ):
         write.phase = WriteQueued(validated_config=phase.validated_config)
         return True
-    if kind.config_to_validate(herder.config) != phase.validated_config:
-        # A repeat was not validated yet. Otherwise tasks were committed since the validation started, and may have
-        # checkpoints now.
-        _validate_or_queue(turn, write)
+    if _validate_again_if_outdated(turn, write):
         return True
     if isinstance(kind, OffsetsWrite):
         _begin_or_refuse_offset_change(turn, write, kind)
         return True
-    known = herder.config.connector(kind.request.connector)
-    write.phase = AppendingWrite(replaced_config=None if known is None else known.config)
-    lines = _lines_to_append(herder.config, write)
-    turn.emit(
-        AppendConfigLines(
-            purpose=LookupOrAppendForWrite(id=write.id),
-            lines=lines,
-            leader_log_opening_number=phase.leader_log_opening_number,
-        )
-    )
+    _append(turn, [write], phase.leader_log_opening_number)
     return False
 
 
@@ -421,30 +502,36 @@ def repeat_log_end_lookup(turn: Turn, id_: WriteId) -> None:
     """Repeat the lookup of the log's end offset, if the write still needs it."""
     write = turn.herder.requests.writes.get(id_)
     if write is not None and isinstance(write.phase, FindingConfigLogEnd):
-        turn.emit(FindConfigLogEnd(purpose=LookupOrAppendForWrite(id=id_)))
+        turn.emit(FindConfigLogEnd(purpose=LogEndLookupForWrite(id=id_)))
 
 
-def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
-    """The write's lines are durable: it is answered when this worker has read them."""
-    write = turn.herder.requests.writes.get(id_)
-    if write is not None:  # Otherwise it was refused before the append returned, because this worker is leaving.
+def on_appended(turn: Turn, ids: Sequence[WriteId], end_offset: LogPosition) -> None:
+    """The lines of the writes are durable: the writes are answered when this worker has read them."""
+    for write in _writes_with_ids(turn.herder, ids):
         assert isinstance(write.phase, AppendingWrite)
         write.phase = WriteAppended(replaced_config=write.phase.replaced_config, end_offset=end_offset)
 
 
-def on_append_failed(turn: Turn, id_: WriteId, *, is_fenced: bool) -> None:
-    """Appending the write's lines has failed. If the append was fenced, nothing was appended, and the write begins
-    again, unless its request has timed out. Otherwise refuse the write with Connect's message, which has no reason: its
-    lines may be in the log. The worker has logged the reason, unless the append was fenced."""
-    write = turn.herder.requests.writes.get(id_)
-    if write is None:
-        return
-    assert isinstance(write.phase, AppendingWrite)
-    if is_fenced and not write.has_timed_out:
-        write.phase = WriteAwaitingGroup()
-    else:
-        message = "Error writing connector configuration to Kafka"
-        _answer_write(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
+def on_append_failed(turn: Turn, ids: Sequence[WriteId], *, is_fenced: bool, are_lines_discarded: bool) -> None:
+    """Appending the lines of the writes has failed. If the append was fenced, nothing was appended, and the writes
+    begin again. So do several writes whose lines were discarded together, each alone: the log may refuse the lines of
+    one of them. Otherwise, or if its request has timed out, refuse the write with Connect's message, which has no
+    reason: its lines may be in the log. The worker has logged the reason, unless the append was fenced."""
+    is_joint = len(ids) > 1
+    for write in _writes_with_ids(turn.herder, ids):
+        assert isinstance(write.phase, AppendingWrite)
+        if (is_fenced or (are_lines_discarded and is_joint)) and not write.has_timed_out:
+            write.phase = WriteAwaitingGroup()
+            write.must_be_appended_alone = write.must_be_appended_alone or not is_fenced
+        else:
+            message = "Error writing connector configuration to Kafka"
+            _answer_write(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
+
+
+def _writes_with_ids(herder: Herder, ids: Sequence[WriteId]) -> Sequence[PendingWrite]:
+    """The writes of an append that has ended, without those that were refused before, because this worker is
+    leaving."""
+    return [herder.requests.writes[id_] for id_ in ids if id_ in herder.requests.writes]
 
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:

@@ -72,6 +72,7 @@ from coterie.nouns.connector_offsets import OffsetsRefusedError
 from coterie.nouns.errors import (
     ConfigError,
     CoterieError,
+    RecordsDiscardedError,
     UnreachableError,
     WorldError,
     WriterFencedError,
@@ -439,8 +440,8 @@ class ChorePerformer:
 
     async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
         """Append lines to the config log, with the leader's log if ``leader_log_opening_number`` is set. After
-        ConfigLinesAppendFailed the log may contain some or all of the lines, unless the append was fenced. A failure is
-        logged, unless the append was fenced."""
+        ConfigLinesAppendFailed the log may contain some or all of the lines, unless the append was fenced or the lines
+        were discarded."""
         log = self._config_log if chore.leader_log_opening_number is None else self._leader_log
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
@@ -457,6 +458,7 @@ class ChorePerformer:
                 reason=str(error),
                 leader_log_opening_number=chore.leader_log_opening_number,
                 is_fenced=isinstance(error, WriterFencedError),
+                are_lines_discarded=isinstance(error, RecordsDiscardedError),
             )
 
     async def _append_status_lines(self, chore: AppendStatusLines) -> StatusAppendEnded:
