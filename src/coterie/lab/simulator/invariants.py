@@ -67,6 +67,9 @@ class Invariant(StrEnum):
     LEADER_LINES_IN_ORDER = "leader-lines-in-order"
     """After a leader has appended a line to the config log that only the leader may append, no worker that was the
     leader before that leader appends such a line."""
+    LEADER_LINES_READ = "leader-lines-read"
+    """When a leader appends a connector's config, a deletion or task configs to the config log, it has read all lines
+    before them that other workers have appended as the leader."""
     FEW_ROUNDS = "few-rounds"
     """After the last fault a change takes only the rounds that it needs: for example one for all connectors created
     together and one for their tasks, or one for a worker that joins and one to assign the jobs that others have

@@ -18,6 +18,9 @@ from coterie.nouns.jobs import ConnectorTaskId
 LEADER_ONLY_KEY_PREFIXES = (b"connector-", b"task-", b"commit-", b"session-key")
 """The beginnings of keys: a line of the config log whose key begins with one of these may be appended by the leader
 only."""
+KEYS_THAT_DEPEND_ON_EARLIER_LINES = (b"connector-", b"task-", b"commit-")
+"""A leader decides about a line whose key begins with one of these by the lines before it; it may append a session key
+without having read all of them."""
 
 
 class WorkersChecker:
@@ -30,6 +33,9 @@ class WorkersChecker:
         """Number of stops of running tasks that herders have ordered so far."""
         self._last_leader = (0, "")
         """The leadership number and the name of the process that has last appended a line that only the leader may
+        append."""
+        self._last_leader_lines: dict[WorkerProcess, tuple[int, Sequence[bytes]]] = {}
+        """For each process, the offset and the keys of the last lines that it has appended and that only the leader may
         append."""
         self.processes: Mapping[str, WorkerProcess] = {}
         """The processes that have not ended, by name."""
@@ -129,6 +135,27 @@ class WorkersChecker:
                 f"higher number {last}",
             )
         self._last_leader = (leadership, process.name)
+
+    def check_leader_has_read_lines(
+        self, process: WorkerProcess, position: int, lines: Sequence[NewTopicRecord]
+    ) -> None:
+        """Check ``lines``, which are about to be appended to the config log for ``process``. If they depend on earlier
+        lines (`KEYS_THAT_DEPEND_ON_EARLIER_LINES`), ``process`` must have read all lines that other processes have
+        appended as the leader. ``position`` is how far it had read the log when it ordered the append.
+
+        :raises Violation: LEADER_LINES_READ.
+        """
+        keys = [line.key for line in lines if line.key is not None and line.key.startswith(LEADER_ONLY_KEY_PREFIXES)]
+        if any(key.startswith(KEYS_THAT_DEPEND_ON_EARLIER_LINES) for key in keys):
+            for other_process, (offset, other_keys) in self._last_leader_lines.items():
+                if other_process is not process and offset >= position:
+                    raise Violation(
+                        Invariant.LEADER_LINES_READ,
+                        f"{process.name}, which has read the config log up to {position}, appends {keys}, but "
+                        f"{other_process.name} has appended {other_keys} at {offset}",
+                    )
+        if keys:
+            self._last_leader_lines[process] = (self._config_log.end_offset + len(lines) - 1, keys)
 
     def check_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
         """Check that ``task``, which ``process`` is about to start, runs on no other process that may still be a member

@@ -100,11 +100,12 @@ class ConfigLogClient:
         failure the lines may have been appended, unless the failure says that this worker is fenced: another worker has
         opened the leader's log since."""
         opening = None if chore.leader_log_opening_number is None else self._opening
-        leadership = self._process.leadership_number
+        leadership, position = self._process.leadership_number, self._process.herder.config.position
 
         def append() -> LogPosition:
             if opening is not None and opening != self._cluster.config_log.leader_opening_count:
                 return FENCED_RESULT
+            self._cluster.checker.check_leader_has_read_lines(self._process, position, chore.lines)
             self._cluster.checker.check_leader_appends_in_order(self._process, leadership, chore.lines)
             return self._append_and_record(chore.lines)
 
