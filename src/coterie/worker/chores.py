@@ -441,7 +441,7 @@ class ChorePerformer:
     async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
         """Append lines to the config log, with the leader's log if ``leader_log_opening_number`` is set. After
         ConfigLinesAppendFailed the log may contain some or all of the lines, unless the append was fenced or the lines
-        were discarded."""
+        were discarded. A failure is logged, unless the append was fenced."""
         log = self._config_log if chore.leader_log_opening_number is None else self._leader_log
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
