@@ -171,7 +171,8 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     """The folder of all checkpoints, an absolute path, by which all workers of the group reach it. (Coterie's own
     key.)"""
     worker_name: NonEmptyText | None = None
-    """The name of this worker in messages and on the web page; by default `host:port`. (Coterie's own key.)"""
+    """The name of this worker in messages and on the web page, another one for each worker of the group; by default
+    `host:port`. (Coterie's own key.)"""
     log_level: str = "INFO"
     """The lowest level that is logged: DEBUG, INFO, WARNING or ERROR. (Coterie's own key.)"""
     log_jvm_file: NonEmptyText | None = None

@@ -617,6 +617,9 @@ class Herder:
         self.work = LocalJobsState(self.place.assigned)
         self.requests = PendingRequests()
         self.lifecycle = Lifecycle()
+        # `shared_names`
+        self.warned_addresses_by_name: Mapping[str, frozenset[WorkerId]] = {}
+        """By name, the ``host:port`` of the workers with the same name that were in this leader's last warning."""
 
     def wall_clock_ms(self, at_ms: int) -> int | None:
         """The wall clock's time, in milliseconds since the Unix epoch, at ``at_ms`` on the monotonic clock; None before

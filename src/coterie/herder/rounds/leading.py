@@ -8,7 +8,7 @@ from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import MemberSpec
-from coterie.herder import group_view, place
+from coterie.herder import group_view, place, shared_names
 from coterie.herder.group_view import RoundSnapshot
 from coterie.herder.messages import CancelTimer, FindConfigLogEnd, LogEndLookupForAssignment, SetTimer, WriteLogMessage
 from coterie.herder.requests.views import GroupView
@@ -170,6 +170,10 @@ def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> Non
     for member in foreign_members:
         turn.emit(WriteLogMessage(text=_foreign_config_log_warning(pending, request.members[member]), is_warning=True))
         views[member] = replace(views[member], claims=NO_JOBS)
+    shared_names.warn_about_shared_names(
+        turn,
+        ((one.name, group_view.worker_id_of_url(one.url)) for one in request.members.values() if one.name is not None),
+    )
     unassigned: Mapping[Job, str] = {}
     if token.protocol is ConnectProtocol.EAGER:
         computed = _assign_eagerly_if_all_stopped(
