@@ -30,6 +30,12 @@ class Writers:
         await leader_log.open(transaction_timeout_ms=60_000)
         return leader_log
 
+    async def wait_until_readable(self, end_offset: int) -> None:
+        """Wait until the log's end is ``end_offset``: Kafka writes the marker of a transaction after its response."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.log.end_offset() != end_offset:  # noqa: ASYNC110 - no event announces a marker
+                await asyncio.sleep(0.01)
+
     async def keys(self) -> list[str]:
         """The keys of all lines that are read up to the end."""
         keys: list[str] = []
@@ -56,9 +62,7 @@ async def test_a_leader_writes_whole_transactions_whose_end_needs_no_marker(writ
     first = await writers.opened()
     assert await first.append(lines("a", "b")) == 2
     assert await first.append(lines("c")) == 4, "after the marker of the first one"
-    async with asyncio.timeout(DEADLINE_S):
-        while await writers.log.end_offset() != 4:  # noqa: ASYNC110 - Kafka writes the marker after it has answered
-            await asyncio.sleep(0.01)
+    await writers.wait_until_readable(4)
     assert await writers.keys() == ["a", "b", "c"]
     assert await writers.log.append(lines("plain")) == 6
     assert await writers.log.end_offset() == 6
@@ -74,9 +78,10 @@ async def test_a_leader_that_opens_the_log_fences_the_one_before_it(writers: Wri
     with pytest.raises(WorldError, match="not open"):
         await first.append(lines("later"))
     await first.open(transaction_timeout_ms=60_000)
-    await first.append(lines("c"))
+    end_offset = await first.append(lines("c"))
     with pytest.raises(WriterFencedError):
         await second.append(lines("late"))
+    await writers.wait_until_readable(end_offset)
     assert await writers.keys() == ["a", "b", "c"]
 
 
@@ -102,7 +107,7 @@ async def test_what_a_leader_has_left_in_an_open_transaction_is_never_read(
     may_commit.set()
     with pytest.raises(WorldError):
         await paused
-    await second.append(lines("b"))
+    await writers.wait_until_readable(await second.append(lines("b")))
     assert await writers.keys() == ["a", "b"]
 
 
@@ -135,7 +140,7 @@ async def test_no_record_of_an_append_with_a_record_that_is_too_large_is_read(wr
     with pytest.raises(RecordsDiscardedError, match="cannot write to topic"):
         await leader_log.append([*lines("a"), too_large])
     await leader_log.open(transaction_timeout_ms=60_000)
-    await leader_log.append(lines("b"))
+    await writers.wait_until_readable(await leader_log.append(lines("b")))
     assert await writers.keys() == ["b"]
 
 
