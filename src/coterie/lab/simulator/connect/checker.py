@@ -3,7 +3,7 @@
 The checks of the coordinator's steps are in `step_checks`, those of the responses in `response_checks`.
 """
 
-from coterie.groups.connect.messages import ConnectionGraceTimer, Request, Response
+from coterie.groups.connect.messages import ConnectionGraceTimer, Heartbeat, Request, Response
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.herder.seams import TaskSpec
@@ -32,9 +32,11 @@ class ConnectGroupChecker(WorkersChecker):
         self._responses = ResponseChecker()
         self._cut_off: set[MemberId] = set()
         """The members that the coordinator removed because their connections were closed, and of which it has accepted
-        no heartbeat since. If a proxy has closed the connection while the process lives, the process runs its tasks
+        no newer heartbeat since. If a proxy has closed the connection while the process lives, the process runs its tasks
         until its lease ends. Only then may a task run twice at once; the data plane (Spark) refuses the writes of
         the older run."""
+        self._last_request_number: dict[MemberId, int] = {}
+        """By member, the highest request number of its accepted heartbeats."""
         self._last_run: dict[ConnectorTaskId, tuple[int, str]] = {}
         """By task, the job epoch of its last checked start, and the owner that started it."""
         self.stopped_tasks: list[ConnectorTaskId] = []
@@ -50,8 +52,11 @@ class ConnectGroupChecker(WorkersChecker):
         match step.event:
             case TimerFired(key=ConnectionGraceTimer(member_id=member_id)) if member_id not in step.group.members:
                 self._cut_off.add(member_id)
-            case _ if step.is_accepted_heartbeat:
-                self._cut_off.discard(getattr(step.event, "member_id", MemberId("")))
+            case Heartbeat(member_id=member_id, request_number=number) if step.is_accepted_heartbeat:
+                # A repeated heartbeat, which arrives late, is no sign that the process has a connection again.
+                if number > self._last_request_number.get(member_id, -1):
+                    self._last_request_number[member_id] = number
+                    self._cut_off.discard(member_id)
             case _:
                 pass
 
