@@ -32,8 +32,8 @@ class ConnectGroupChecker(WorkersChecker):
         self._responses = ResponseChecker()
         self._cut_off: set[MemberId] = set()
         """The members that the coordinator removed because their connections were closed, and of which it has accepted
-        no newer heartbeat since. If a proxy has closed the connection while the process lives, the process runs its tasks
-        until its lease ends. Only then may a task run twice at once; the data plane (Spark) refuses the writes of
+        no newer heartbeat since. If a proxy has closed the connection while the process lives, the process runs its
+        tasks until its lease ends. Only then may a task run twice at once; the data plane (Spark) refuses the writes of
         the older run."""
         self._last_request_number: dict[MemberId, int] = {}
         """By member, the highest request number of its accepted heartbeats."""
