@@ -37,7 +37,8 @@ class Eligibility:
 
     @classmethod
     def from_members(cls, members: Mapping[MemberId, MemberSpec], configured: Jobs) -> "Eligibility":
-        """Return which of ``members`` may run which of the ``configured`` jobs."""
+        """Return which of ``members`` may receive which of the ``configured`` jobs, by the members' claims and drains
+        (see the class)."""
         staying_members = {member: spec for member, spec in sorted(members.items()) if not spec.is_draining}
         claims_by_worker = {
             member: spec.claims & configured for member, spec in staying_members.items() if spec.claims is not None

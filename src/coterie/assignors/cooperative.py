@@ -244,18 +244,21 @@ def assign(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ownership:
-    """Which member owns which configured job, each job once: a member that reported the job, or the static member to
-    which this round returns it. A report of a job that the last round revoked from the member (unreleased) does not
-    count."""
+    """Which member owns which configured job: at most one member, which reported the job, or is the static member to
+    which this round returns it. If several members report a job, one of them keeps it. A report of a job that the last
+    round revoked from the member (unreleased) does not count. A job that no member owns is in ``unowned`` or in
+    ``unreleased_jobs_by_member``."""
 
     owned_jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs that each member reported and keeps, and the jobs that this round returns to the member."""
     unowned: Jobs
     """The configured jobs that no member runs and that this round returns to no static member."""
     regained_jobs_by_static_member: Mapping[MemberId, Jobs]
-    """Jobs that a static member had before, that no member runs, and that this round returns to the static member."""
+    """Jobs that a static member had before, that no member runs, and that this round returns to the static member. They
+    are also in ``owned_jobs_by_member``."""
     duplicate_jobs_by_member: Revocations
-    """Jobs that the member must stop because another member also runs them and keeps them."""
+    """Jobs that the member must stop because another member also runs them and keeps them. They are in
+    ``owned_jobs_by_member`` of the other member only."""
     deleted_jobs_by_member: Revocations
     """Jobs that the member runs and that are no longer configured."""
     unreleased_jobs_by_member: Revocations

@@ -292,9 +292,12 @@ class _TaskReceivers:
         return level, len(current_counts) * level - sum(current_counts.values())
 
     def _assign_at_level_and_count_assigned(self, level: int, name: ConnectorName, count: int) -> int:
-        """Assign one task of ``name`` each to at most ``count`` workers that have at most ``level`` tasks of it.
+        """Assign one task each of the connector ``name`` to at most ``count`` workers that have at most ``level`` tasks
+        of this connector and can still receive a task.
 
-        Workers with most room come first. Returns the number of tasks assigned.
+        Workers with most room (the number of tasks that a worker can still receive without a further extra) come first.
+        A worker with room 0 receives a task only as its task extra. Returns the number of tasks assigned, which may be
+        0.
         """
         remaining = count
         receivers_by_new_room: dict[int, list[int]] = {}

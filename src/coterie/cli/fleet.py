@@ -77,8 +77,9 @@ class FleetSettings:
 
     @property
     def protocol_and_extra_worker_properties(self) -> Mapping[str, str]:
-        """The workers' settings that these fleet settings determine: for the protocol of the group, and
-        ``extra_worker_settings``. The address of the broker and the topics are not among them."""
+        """The workers' settings that these fleet settings determine: the group's protocol; in a classic group, session
+        timeout and heartbeat interval as far as they are set; and ``extra_worker_settings``, which override these. The
+        address of the broker and the topics are not among them."""
         is_classic = self.group_protocol is GroupProtocolName.CLASSIC
         timings = self._session_and_heartbeat_settings if is_classic else {}
         return {"group.protocol": self.group_protocol.value, **timings, **self.extra_worker_settings}

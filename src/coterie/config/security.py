@@ -70,9 +70,11 @@ class TlsFiles:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], *, prefix: str = "") -> Self:
-        """The files that the keys ``<prefix>ssl.…`` name; other keys are ignored.
+        """The locations of the files, and the password, from the values of the keys ``<prefix>ssl.…``; other keys are
+        ignored. All fields are None if none of these keys is set. No file is read.
 
-        :raises ConfigError: lists each invalid or missing key, with the reason.
+        :raises ConfigError: lists each invalid key, and the key of the certificate or of its key if only the other is
+            set, with the reason.
         """
         unprefixed = {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
         parser = _SecurityParser(unprefixed, prefix=prefix)

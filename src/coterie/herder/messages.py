@@ -463,7 +463,7 @@ class NotifyRebalanceListeners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLoggerLevel:
-    """Set the level of a logger of this process, and of its descendants."""
+    """Order to the worker: set the level of a logger of this process, and of its descendants. Nothing waits for it."""
 
     logger: str
     level: LoggerLevel

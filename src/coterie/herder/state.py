@@ -99,8 +99,10 @@ class HerderSettings:
         return self.name or self.worker_id
 
     def time_limit_ms(self, attempt: WriteAttempt | None) -> int:
-        """The time limit, in ms from its arrival, of a write or of a reset of active topics: that of its ``attempt``;
-        :attr:`request_timeout_ms` if ``attempt`` is None, because another worker has sent the write."""
+        """The time limit, in ms from its arrival, of a write or of a reset of active topics. A client's write has an
+        ``attempt``, also when another worker has forwarded it, and the limit is the time left of the attempt. A write
+        that a worker makes for itself, such as the task configs of a connector, has none (None), and the limit is
+        :attr:`request_timeout_ms`."""
         return self.request_timeout_ms if attempt is None else attempt.time_left_ms
 
 

@@ -14,8 +14,12 @@ LOG_REPEAT_INTERVAL_S = 30
 
 
 class ClientFailureLogger:
-    """Logs the failures of one handle of librdkafka (a consumer, a producer or an admin client). librdkafka calls this
-    object on the thread that serves the handle; :meth:`on_response` may be called on another thread."""
+    """Logs the failures of one handle of librdkafka (a consumer, a producer or an admin client): that no broker can be
+    reached, at once and then every ``LOG_REPEAT_INTERVAL_S``; that the brokers refuse the login or the TLS connection,
+    once until a broker responds; and each fatal error. Other errors are not logged, because librdkafka retries.
+
+    librdkafka calls this object on the thread that serves the handle (:meth:`callback_settings`). The owner of the
+    handle must call :meth:`on_response`, on any thread: else the recovery is not logged, nor a second refusal."""
 
     def __init__(self, message_prefix: str) -> None:
         """``message_prefix`` is the start of each log message: what the handle does, or its servers."""

@@ -4,7 +4,8 @@ from enum import IntEnum
 
 
 class ConnectErrorCode(IntEnum):
-    """The error codes of the connect protocol: Kafka's codes, and three that Kafka does not have."""
+    """The error codes in responses of the connect protocol. Those below 10000 are the codes of Kafka that the protocol
+    uses, with Kafka's numbers. Kafka does not have the three from 10000. NONE and COMPUTE_ASSIGNMENT are no errors."""
 
     UNKNOWN_SERVER_ERROR = -1
     """The broker failed. A client also uses it for an error code that is not listed here."""
@@ -27,7 +28,7 @@ class ConnectErrorCode(IntEnum):
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
     COMPUTE_ASSIGNMENT = 10000
-    """The member must compute the target assignment."""
+    """No error: the member must compute the target assignment."""
     INVALID_ASSIGNMENT = 10001
     """The assignment to install is incomplete or contradictory, or answers no computation that is in progress."""
     STALE_REQUEST = 10002

@@ -30,7 +30,9 @@ from coterie.spark.smt.registry import ALL_TRANSFORM_TYPES, TYPE_AND_SIDE_BY_NAM
 
 @cache
 def all_plugins() -> Sequence[Plugin]:
-    """All plug-ins of this worker, in Connect's order. Imports the packages of all sources."""
+    """All plug-ins of this worker, by type and then by class name, as in Connect's list. The first call imports the
+    packages of all sources, and raises the exception of a package that cannot be imported. Later calls return the same
+    list: a package that is installed later is missing until the worker restarts."""
     return sorted_as_in_connect(
         {*_sources(), *_sinks(), *_transforms(), *_predicates(), *_converters_and_header_converters()}
     )
@@ -145,7 +147,7 @@ def _own_then_common_connector_keys(class_name: str) -> Sequence[ConfigKey]:
 
 def _converter_keys(class_name: str) -> Sequence[ConfigKey]:
     """The keys of a converter, without the prefix ``value.converter.``: those that it has for a source and those that
-    it has for a sink, each once. They are in the group that Connect's JsonConverter has."""
+    it has for a sink, each once. Their `ConfigKey.group` is "Schemas", as for Connect's JsonConverter."""
     prefix = "value.converter."
     config = PrefixedConfig(config={"value.converter": class_name}, prefix="", is_prefix_optional=True)
     keys = (

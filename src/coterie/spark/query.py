@@ -374,8 +374,12 @@ class TaskQuery:
         """Run the batch that Spark planned while ``ended_query`` was being stopped, if there is such a batch, and no
         other batch: the next owner of the task then has no batch to replay.
 
-        Returns when that batch has ended or failed, or when the grace is over. Does nothing if the query has failed or
-        its checkpoint was taken over. Raises the exceptions of :meth:`start`.
+        Returns when that batch has ended or failed, when the fence is closed, or at ``deadline_s`` (the end of the
+        stop's grace, a second of the monotonic clock). In the last two cases the batch may still run, and the caller
+        stops it. A failure of the batch is not raised; an exception of :meth:`start` is.
+
+        Does nothing if ``ended_query`` has failed, the checkpoint was taken over, the fence is closed, or
+        ``deadline_s`` is past.
         """
         if self._must_interrupt(deadline_s) or ended_query.exception() is not None or self.was_checkpoint_taken_over:
             return

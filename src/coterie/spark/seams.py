@@ -201,7 +201,8 @@ class Source(Protocol):
         :data:`SMALL_BATCH_BYTES_MAX`), so that all its rows fit into the driver's memory. Judged by the plan in
         ``checkpoint``: no row is counted.
 
-        :raises BatchTooLargeError: when a Spark partition would be too large; the next :meth:`read` uses smaller ones.
+        :raises BatchTooLargeError: when a Spark partition would be too large. The query must then be started again:
+            the :meth:`read` of its next start uses smaller Spark partitions for the same batch.
         """
         ...
 
@@ -334,8 +335,8 @@ class HasRecreatablePartitions(Protocol):
 
 
 class Sink(Protocol):
-    """The place to which a task writes its batches. Keys have names without the prefix ``sink.``. A sink does not use
-    the run's :class:`Fence`: the query calls :meth:`StagedBatch.commit` only while the fence is open."""
+    """The place to which a task writes its batches. Config keys have names without the prefix ``sink.``. A sink does
+    not use the run's :class:`Fence`: the query calls :meth:`StagedBatch.commit` only while the fence is open."""
 
     free_key_prefixes: ClassVar[tuple[str, ...]]
     """Prefixes of keys whose rest the user chooses, such as ``option.``."""

@@ -293,8 +293,9 @@ def _make_array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null:
 
 
 def _make_nullable_entity_walk(entity_walk: _TypeWalk) -> _TypeWalk:
-    """The :class:`_TypeWalk` that checks a struct that may be null. One byte stands before the struct, -1 for null
-    (KIP-893). Other negative numbers are refused: Kafka reads them as null, but kio would read a struct after them."""
+    """The :class:`_TypeWalk` that checks a struct that may be null. One byte stands before the struct: -1 for
+    null, else 1 (KIP-893). As in Kafka, each number from 0 announces a struct. Other negative numbers are refused:
+    Kafka reads them as null, but kio would read a struct after them."""
 
     def walk(message: _MessageBytes, position: int) -> int:
         marker = message.read_number(position, 1)

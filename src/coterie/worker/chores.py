@@ -383,7 +383,7 @@ class ChorePerformer:
         return TaskConfigsPublicationEnded(connector=name, config_line_offset=config_line_offset)
 
     async def _find_config_log_end(self, chore: FindConfigLogEnd) -> ConfigLogEndLookupEnded:
-        """Read the end offset of the config log. When the log cannot be read, a warning is logged, and ``end_offset``
+        """Read the end position of the config log. When the log cannot be read, a warning is logged, and ``end_offset``
         of the result is None."""
         try:
             return ConfigLogEndLookupEnded(

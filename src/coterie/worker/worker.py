@@ -245,8 +245,9 @@ class Worker:
         return self._runtime.connector_type(config)
 
     def missing_jars(self) -> Mapping[str, str]:
-        """The packages of jars that some connectors need and this worker's Spark does not have: by the package's name,
-        a message that states what is missing and what to do. Empty before the runtime has opened."""
+        """The packages of jars, of those that Coterie knows, that this worker's Spark does not have, whether or not a
+        configured connector needs them: by the package's name, a message that states what is missing and what to do.
+        Empty before the runtime has opened."""
         return self._runtime.missing_jars()
 
     def order_shutdown(self, reason: str) -> None:

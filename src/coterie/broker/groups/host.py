@@ -511,8 +511,9 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._loaded.set()
 
     async def _await_appends(self) -> None:
-        """Wait until the appends from before the failure have succeeded or failed: only then does the log contain all
-        records, and may be read."""
+        """Wait until all pending appends have succeeded or failed. Called after a failure of the group, before its
+        records are read again: only then does the log contain all records that were written before the failure. Raises
+        no exception of an append."""
         appending = list(self._pending_appends)
         self._pending_appends.clear()
         if appending:

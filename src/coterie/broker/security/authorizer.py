@@ -126,7 +126,9 @@ class Acls:
 
     def is_allowed(self, principal: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
         """Whether ``principal``, connected from the address ``host``, may do ``operation`` on the resource of this type
-        and name."""
+        and name, as in Kafka: a super user may; otherwise a principal to whom a deny rule applies may not; otherwise a
+        principal to whom an allow rule for ``operation``, for ``all`` or for an operation that implies ``operation``
+        applies may. If no rule applies, the principal may not."""
         if str(principal) in self.super_users:
             return True
         if any(

@@ -47,7 +47,7 @@ class DamagedLogError(WorldError):
 
 
 class TopicGoneError(WorldError):
-    """The topic of a request was deleted, possibly while the request was queued."""
+    """The topic of a request was deleted, possibly while the request was queued. The request has written nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,8 +146,13 @@ class TransactionCoordinator:
         unadded_rule: UnaddedPartitionRule,
     ) -> "asyncio.Future[WriteResult]":
         """Queue the write that begins the producer's transaction in a partition to which the broker itself appends
-        (`writes.begin_transaction_in_offsets_partition`). The future gets the result once it is durable, or a
-        `KafkaRefusal`, or a `WorldError` if the log cannot be written."""
+        (`writes.begin_transaction_in_offsets_partition`). Until the transaction ends, readers of committed records
+        receive no later records of this partition. ``unadded_rule`` applies if the partition is not in the transaction
+        yet: it is added, or the write is refused.
+
+        Returns at once. When the write is durable, the future has its result. The future raises `KafkaRefusal` when the
+        write is refused, and `WorldError` when the broker's log cannot be written.
+        """
         now_ms = self.now_ms()
         return self._log.run_write(
             lambda store: begin_transaction_in_offsets_partition(

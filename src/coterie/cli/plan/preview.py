@@ -91,7 +91,8 @@ class GroupWithMemberNames:
         ]
 
     def find_member(self, text: str) -> MemberId:
-        """Return the only member that matches ``text``.
+        """Return the id of the only member that matches ``text`` by host:port, else by name, else by instance id, else
+        by member id (:meth:`matching_members`).
 
         :raises WorldError: when no member matches (lists all members), or several members match (lists these).
         """
@@ -351,7 +352,8 @@ def show_plan(options: ChangeOptions, *, url: str, file: Path | None, as_json: b
 def _warn_about_claims_on_unknown_jobs(
     changes: Sequence[GroupChange], changed_snapshot: GroupSnapshot, names: Mapping[MemberId, str]
 ) -> None:
-    """Print a warning for each claim on a job that does not exist after ``changes``.
+    """Print a warning for each job that a member would claim by ``changes`` and that is not configured in
+    ``changed_snapshot``. Claims that ``changes`` leave as they are cause no warning.
 
     Such claims are allowed, but usually a typing error.
     """

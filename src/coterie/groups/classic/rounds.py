@@ -67,8 +67,9 @@ def park_join(turn: Turn, member_id: MemberId, reply_to: ReplyTo) -> None:
 
 
 def open_initial_join_phase(turn: Turn) -> None:
-    """Open the join phase of an empty group: it stays open for the initial delay, also when all members have joined
-    (KIP-134)."""
+    """Open the join phase of an empty group: it stays open for at least the initial delay, also when all members have
+    joined. If a member joins during the delay, the phase stays open longer, but in all not longer than the greater of
+    the rebalance timeout and the initial delay (KIP-134)."""
     group = turn.group
     delay_ms = group.limits.initial_rebalance_delay_ms
     group.join_phase = JoinPhase(

@@ -216,9 +216,10 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
 
 
 def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
-    """The departed member that sends ``request``: the one with the same member id, which thereby acknowledges that all
-    its jobs have stopped; or, if none of its jobs may still run, the one with the same instance id or the same URL.
-    None if there is no such member."""
+    """The departed member that sends ``request``: the one with the request's member id, which thereby acknowledges that
+    all its jobs have stopped. Otherwise, of the departed members that hold no job, the first by member id that has the
+    request's instance id, or has no instance id and has the request's URL (not empty). None if there is no such
+    member."""
     departed = group.departed.get(request.member_id)
     if departed is not None:
         return departed

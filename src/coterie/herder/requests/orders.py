@@ -31,7 +31,10 @@ class CancelDrain:
 class RestartWorker:
     """Stop the worker's tasks and relaunch its process, which keeps its membership. With ``moves_jobs``, first move the
     worker's jobs to other workers, as :class:`DrainWorker` does, and leave the group; the relaunched process joins as a
-    new member. Answered with :class:`SuccessWithoutContent` when the relaunch or the drain has begun."""
+    new member. Answered with :class:`SuccessWithoutContent` when the relaunch or the drain has begun.
+
+    Refused with a ``settings_error``, and while the worker drains; but if the drain is one of ``moves_jobs``, a further
+    order with ``moves_jobs`` is accepted and has no effect."""
 
     worker: str
     """The worker's name, ``host:port`` or instance id."""

@@ -57,13 +57,15 @@ _SUPPORTED_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaTableLayout:
-    """The data about a table that a writer needs. Two versions of a table with equal layouts accept the same files."""
+    """The data about a Delta table, at one version, that a writer needs. Two versions of a table with equal layouts
+    accept the same files."""
 
     columns: StructType | None
-    """The columns of the table; None when deltalake cannot read the table."""
+    """The columns of the table; None when deltalake cannot read the table, although it exists."""
     partition_columns: tuple[str, ...]
     is_append_only: bool
-    """Whether the table has ``delta.appendOnly=true``: then no row may be changed."""
+    """Whether the table has ``delta.appendOnly=true``: then no row may be changed. False when deltalake cannot read the
+    table."""
     spark_only_reason: str | None
     """The reason why only Spark's Delta can write to the table, for messages; None when Parquet files can be added."""
 

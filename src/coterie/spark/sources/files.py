@@ -584,7 +584,12 @@ def _size_bytes_in_gzip_trailer(path: str) -> int:
 
 
 def _is_known_option(spark: SparkSession, format_: str, option: str) -> bool:
-    """Whether Spark has an option ``option`` for files of the format ``format_``."""
+    """Whether Spark has the option ``option``, in lower or upper case, for reading files of the format ``format_``: an
+    option of the format, or a general option of files, for example that of a pattern for paths. The value is not
+    checked.
+
+    :raises KeyError: when ``format_`` is not avro, csv, json, orc, parquet or text.
+    """
     spark_sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
     format_options = {
         "avro": spark_sql.avro.AvroOptions,

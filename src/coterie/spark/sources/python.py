@@ -104,7 +104,7 @@ class PythonSource:
 
     @classmethod
     def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
-        """Nothing: there are no keys to infer."""
+        """Return an empty mapping: a Python source has no keys to infer."""
         return {}
 
     @classmethod
