@@ -563,8 +563,8 @@ async def test_the_audit_line_of_an_invalid_config_does_not_quote_its_values(
     assert "hunter2" in (await worker.ask("POST", "/connectors", invalid)).text
     (entry,) = audit_entries(caplog)
     assert entry["status"] == 400
-    assert entry["message"].startswith("Connector configuration is invalid and contains the following ")
-    assert entry["message"].endswith(" error(s):")
+    assert entry["message"].startswith("Connector configuration is invalid and contains ")
+    assert entry["message"].endswith(" error(s); the response lists them")
     assert "hunter2" not in caplog.text
 
 

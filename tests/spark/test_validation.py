@@ -292,6 +292,14 @@ async def test_separate_folders_of_source_and_sink_are_accepted(
     assert await rig.config_errors(config, ()) == {}
 
 
+async def test_the_unprefixed_path_of_a_source_is_not_the_folder_of_a_sink_without_a_path(
+    rig: Rig, tmp_path: Path
+) -> None:
+    config = {"connector.class": "FileSource", "format": "csv", "path": str(tmp_path / "in"), "schema": "row INT"}
+    errors = await rig.config_errors(config | {"topic": "flights", "option.header": "true"}, ())
+    assert "path" not in errors
+
+
 async def test_a_folder_of_bad_records_in_the_folder_of_the_source_is_refused(rig: Rig, tmp_path: Path) -> None:
     folder = tmp_path / "in" / "bad"
     tolerance = {"errors.tolerance": "all", "errors.deadletterqueue.path": str(folder)}

@@ -48,9 +48,13 @@ def overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
 
 def _written_folder_key(sink: ConfiguredSink) -> str | None:
     """The user's key that names the folder that the sink writes: its key ``path``, or the option ``path`` of Spark's
-    writer. None if the config has neither."""
-    option_names = [name for name in sink.config.values_under_prefix(OPTION_PREFIX) if name.lower() == "path"]
-    keys = [sink.config.user_key(name) for name in ("path", *(OPTION_PREFIX + name for name in option_names))]
+    writer. None if the config has neither, or if the sink has no such key: a key without prefix is then the
+    source's."""
+    names = ["path"] if sink.config.user_key("path") in {key.name for key in sink.definition.keys} else []
+    if OPTION_PREFIX in sink.plugin.free_key_prefixes:
+        options = sink.config.values_under_prefix(OPTION_PREFIX)
+        names += [OPTION_PREFIX + name for name in options if name.lower() == "path"]
+    keys = map(sink.config.user_key, names)
     return next((key for key in keys if key in sink.config.config), None)
 
 
