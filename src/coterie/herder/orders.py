@@ -77,7 +77,8 @@ def _restart_task(turn: Turn, task: ConnectorTaskId) -> Answer:
 
 def _refusal_unless_task_assigned_here(turn: Turn, task: ConnectorTaskId) -> RequestRefused | None:
     """The refusal of an order about a task that another worker has, or no worker; None when this worker has the task.
-    The worker that has the task is found in the view of the group; if this worker has no view, the refusal says so."""
+    If the view of the group names the worker that has the task, the refusal contains this worker. If there is no view
+    of the group, the refusal contains the reason."""
     if task in turn.herder.place.assigned:
         return None
     group = protocol_of(turn.herder).group_view(turn)

@@ -1,7 +1,12 @@
-"""Text that every encoder accepts."""
+"""Texts for messages: text that every encoder accepts, and numbers with a noun."""
 
 
 def without_lone_surrogates(text: str) -> str:
     """``text`` with U+FFFD in place of each half of a surrogate pair that stands alone: no encoder accepts such a half.
     Plug-ins and other software return such texts, for example a text that was cut inside a pair."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def count_text(count: int, noun: str) -> str:
+    """``count`` and ``noun`` as text, such as "1 job" or "2 jobs". The plural of ``noun`` ends with s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -6,6 +6,7 @@ import logging
 from coterie.groups.connect.messages import ConnectOutput, Event, GroupRecord, Heartbeat, MemberDeparted, Removal
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY_EPOCH, LEAVE_EPOCH
 from coterie.nouns.ids import GroupId
+from coterie.nouns.text import count_text
 
 logger = logging.getLogger(__name__)
 
@@ -60,15 +61,10 @@ def _describe_effect_on_jobs(departed: MemberDeparted | None) -> str:
         return "No job waits for the member's return"
     if departed.held:
         return (
-            f"{_count_text(len(departed.held))} may still run on the worker of this member, and no other worker starts "
-            "them before the end of the member's session"
+            f"{count_text(len(departed.held), 'job')} may still run on the worker of this member, and no other worker "
+            "starts them before the end of the member's session"
         )
     return (
-        f"{_count_text(len(departed.jobs))} {'waits' if len(departed.jobs) == 1 else 'wait'} for the member's return, "
-        "for at most scheduled.rebalance.max.delay.ms, and then can move to other workers"
+        f"{count_text(len(departed.jobs), 'job')} {'waits' if len(departed.jobs) == 1 else 'wait'} for the member's "
+        "return, for at most scheduled.rebalance.max.delay.ms, and then can move to other workers"
     )
-
-
-def _count_text(count: int) -> str:
-    """``count`` jobs as text, such as "1 job" or "2 jobs"."""
-    return "1 job" if count == 1 else f"{count} jobs"

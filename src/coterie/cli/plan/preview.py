@@ -45,6 +45,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, TASKS_PER_CONNECTOR_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import GroupProtocolName
+from coterie.nouns.text import count_text
 from coterie.wire.connect import ConnectProtocol
 
 _TEXT_BY_REASON: Mapping[RevocationReason | StartReason | RestartReason, str] = {
@@ -381,17 +382,17 @@ def _fixed_split_warnings(
             if task_count == change.task_count:
                 continue
             consequence = (
-                f"a config with {_count_text(change.task_count, 'task')} is refused (HTTP 400): delete the connector "
+                f"a config with {count_text(change.task_count, 'task')} is refused (HTTP 400): delete the connector "
                 "first, or create one with another name.\n"
             )
             if client is None:
                 yield (
-                    f"{change.connector} has {_count_text(task_count, 'task')}. If it is a "
+                    f"{change.connector} has {count_text(task_count, 'task')}. If it is a "
                     f"{' or '.join(SOURCES_WITH_FIXED_SPLIT)} whose tasks have been started, {consequence}"
                 )
             elif source := _source_with_fixed_split(client.connector_config(change.connector)):
                 yield (
-                    f"{change.connector} is a {source} with {_count_text(task_count, 'task')}. If its tasks have "
+                    f"{change.connector} is a {source} with {count_text(task_count, 'task')}. If its tasks have "
                     f"been started, {consequence}"
                 )
 
@@ -466,7 +467,7 @@ def _print_plan(
         console.print(table)
         waiting_count = sum(move.reason is StartReason.LOST and move.unassigned_ms > 0 for move in computed_plan.moves)
         console.print(
-            f"\n{computed_plan.stopped_job_count} of {_count_text(job_count, 'job')} would be stopped"
+            f"\n{computed_plan.stopped_job_count} of {count_text(job_count, 'job')} would be stopped"
             + (
                 f", {len(computed_plan.reason_by_unassigned_job)} would be unassigned"
                 if computed_plan.reason_by_unassigned_job
@@ -477,7 +478,7 @@ def _print_plan(
                 if waiting_count
                 else ""
             )
-            + (f"; {_count_text(computed_plan.round_count, 'round')}" if moves_jobs_in_rounds else "")
+            + (f"; {count_text(computed_plan.round_count, 'round')}" if moves_jobs_in_rounds else "")
             + (f", with {_seconds_text(computed_plan.waiting_ms)} of waiting." if computed_plan.waiting_ms else ".")
         )
     for job, reason in sorted(_job_names_and_reasons(computed_plan.reason_by_unassigned_job)):
@@ -499,11 +500,6 @@ def _move_columns(move: Move, names: Mapping[MemberId, str]) -> list[str]:
         _TEXT_BY_REASON[move.reason],
         _seconds_text(move.unassigned_ms) if move.unassigned_ms else "-",
     ]
-
-
-def _count_text(number: int, noun: str) -> str:
-    """``number`` and ``noun`` as text, such as "1 job" or "2 jobs"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _seconds_text(ms: int) -> str:

@@ -22,6 +22,7 @@ from coterie.cli.plan.preview import to_group_with_member_names
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import GroupProtocolName
+from coterie.nouns.text import count_text
 
 _console = make_console()
 _UNREACHABLE = "UNREACHABLE"
@@ -143,7 +144,7 @@ def drain_worker_and_wait(url: str, worker: str) -> None:
                     )
                 text = (
                     f"{escape(order_response.name)} is draining: "
-                    f"{_count_text(len(current_member.owned) + len(current_member.revoked))} left"
+                    f"{count_text(len(current_member.owned) + len(current_member.revoked), 'job')} left"
                 )
                 if current_member.drain_waits is not None:
                     text += f"; the drain waits: {escape(current_member.drain_waits)}"
@@ -189,12 +190,12 @@ def _print_end_of_sole_worker(last_description: GroupDescription, worker: Member
     if jobs:
         raise WorldError(
             f"{worker.name} ended before its drain was complete. It was the only worker of the group: no worker runs "
-            f"its {_count_text(len(jobs))} until a worker starts."
+            f"its {count_text(len(jobs), 'job')} until a worker starts."
         )
     text = f"{escape(worker.name)} has ended. It was the only worker of the group"
     configured_count = len(last_description.configured)
     if configured_count:
-        text += f": the group's {_count_text(configured_count)} run on no worker until a worker starts"
+        text += f": the group's {count_text(configured_count, 'job')} run on no worker until a worker starts"
     _console.print(f"{text}.")
 
 
@@ -227,9 +228,8 @@ def raise_unless_jobs_handed_over(description: GroupDescription, last_seen_membe
     unowned_jobs = owned_jobs - union_of_jobs(member.owned.jobs for member in description.members)
     if owned_jobs and (last_seen_member.state == _UNREACHABLE or unowned_jobs):
         raise WorldError(
-            f"{last_seen_member.name} ended before its drain was complete; its {_count_text(len(owned_jobs))} are "
-            "treated as those of a lost "
-            "worker."
+            f"{last_seen_member.name} ended before its drain was complete; its {count_text(len(owned_jobs), 'job')} "
+            "are treated as those of a lost worker."
         )
 
 
@@ -275,7 +275,7 @@ def restart_workers_rolling(
         } or chosen_group.name_by_member_id.keys()
         members_to_restart = [member for member in expected_members if member.member_id in chosen_member_ids]
         names = ", ".join(escape(member.name) for member in expected_members)
-        _console.print(f"The group has {_count_text(len(expected_members), 'worker')}: {names}.")
+        _console.print(f"The group has {count_text(len(expected_members), 'worker')}: {names}.")
         if len(expected_members) == 1:
             _check_sole_worker_may_restart(expected_members[0], is_named=bool(only_workers), moves_jobs=moves_jobs)
         restarted: list[str] = []
@@ -431,7 +431,7 @@ def _move_progress_or_raise_if_cancelled(member: MemberDescription) -> str:
     """
     if not member.draining:
         raise WorldError(f"The restart of {member.name} was cancelled: it stays, and accepts jobs again")
-    text = f"it is moving its jobs, {_count_text(len(member.owned) + len(member.revoked))} left"
+    text = f"it is moving its jobs, {count_text(len(member.owned) + len(member.revoked), 'job')} left"
     if member.drain_waits is not None:
         text += f" (the move waits: {member.drain_waits})"
     return f"{text}; to cancel the restart, run `coterie worker drain --uncordon {shlex.quote(member.name)}`"
@@ -454,7 +454,7 @@ def _tasks_not_started_text(
             _started_or_failed_task_count(member), sum(task.connector not in paused_connectors for task in kept_tasks)
         )
         if started_count < expected_count:
-            return f"{started_count} of its {_count_text(expected_count, 'task')} run"
+            return f"{started_count} of its {count_text(expected_count, 'task')} run"
     return ""
 
 
@@ -533,9 +533,4 @@ def _departed_worker_name(deferred: DeferredJobsDescription) -> str:
 
 def _job_count_text(jobs: JobsDescription) -> str:
     """The number of ``jobs`` as text, such as "2 jobs"."""
-    return _count_text(len(jobs))
-
-
-def _count_text(count: int, noun: str = "job") -> str:
-    """``count`` and ``noun`` as text, such as "1 job" or "2 jobs"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return count_text(len(jobs), "job")
