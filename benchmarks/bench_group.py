@@ -9,9 +9,10 @@ import gc
 import json
 import os
 import platform
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ SETTLED_S = 5.0
 WARM_UP_S = 3
 """How long heartbeats are not counted: a JVM still compiles during this time."""
 FILES_BESIDE_MEMBERS = 200
+ROUND_S = 2.0
+"""How long the heartbeats of one group are counted in each round of ``--heartbeats-in-turn``."""
 
 KAFKA_PROPERTIES = """\
 message.max.bytes=20000000
@@ -50,9 +53,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--events", action="store_true", help="measure instead events of groups with jobs, one line for each"
     )
+    parser.add_argument(
+        "--heartbeats-in-turn",
+        type=int,
+        metavar="ROUNDS",
+        help="measure instead the heartbeats of a classic and a connect group on one broker, in turn",
+    )
     options = parser.parse_args(arguments)
+    if options.heartbeats_in_turn is not None and options.heartbeats_in_turn < 1:
+        parser.error("--heartbeats-in-turn: at least one round")
+    if options.events:
+        results: Iterable[dict[str, Any]] = measure_events(options)
+    elif options.heartbeats_in_turn is not None:
+        results = [measure_heartbeats_in_turn(options)]
+    else:
+        results = [measure(options)]
     try:
-        for result in measure_events(options) if options.events else [measure(options)]:
+        for result in results:
             sys.stdout.write(json.dumps(result) + "\n")
             sys.stdout.flush()
     except (WorldError, ProgramUnavailableError) as reason:
@@ -80,6 +97,59 @@ def measure_events(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "load_after": os.getloadavg()[0],
             **{system: events[event] for system, events in figures.items()},
         }
+
+
+def measure_heartbeats_in_turn(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the heartbeats of a classic and of a connect group, each with ``--members`` members, on one broker. The
+    groups alternate, so that other load on the machine affects both alike."""
+    gc.disable()  # a pause of this process would be counted as a pause of the broker
+    connections = 2 * options.members + FILES_BESIDE_MEMBERS
+    brokers.allow_files(connections)
+    load_before = os.getloadavg()[0]
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-group-") as folder,
+        brokers.pinned_to_core(brokers.other_core(options.core)),
+        brokers.embedded(Path(folder), core=options.core, connections_max=connections) as broker,
+    ):
+        figures = asyncio.run(heartbeats_in_turn(broker, options))
+    return {
+        "benchmark": "group_heartbeats_in_turn",
+        "members": options.members,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load_before": load_before,
+        "load_after": os.getloadavg()[0],
+        **figures,
+    }
+
+
+async def heartbeats_in_turn(broker: MeasuredBroker, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of both groups by name, and the median of the ratios of the rounds."""
+    classic = LightGroup(broker)
+    connect = LightConnectGroup(broker, options.jobs or JOBS_PER_MEMBER * options.members)
+    groups: dict[str, LightGroup | LightConnectGroup] = {"classic": classic, "connect": connect}
+    per_cpu_s: dict[str, list[float]] = {name: [] for name in groups}
+    try:
+        for name, group in groups.items():
+            print_progress(f"{name}: {options.members} members form a group ...")
+            await group.connect(options.members)
+            await group.form()
+        await connect.stop()
+        for group in groups.values():
+            await group.saturate(WARM_UP_S)
+        for number in range(1, options.heartbeats_in_turn + 1):
+            print_progress(f"round {number} of {options.heartbeats_in_turn} ...")
+            for name, group in groups.items():
+                per_cpu_s[name].append((await group.saturate(ROUND_S))["heartbeats_per_cpu_s"])
+    finally:
+        for group in groups.values():
+            group.close()
+    ratios = [ours / classics for ours, classics in zip(per_cpu_s["connect"], per_cpu_s["classic"], strict=True)]
+    return {
+        "rounds": options.heartbeats_in_turn,
+        **{name: {"heartbeats_per_cpu_s": statistics.median(values)} for name, values in per_cpu_s.items()},
+        "connect_to_classic": round(statistics.median(ratios), 3),
+    }
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_log, counting_proxy, fleets, group_events
+from benchmarks import bench_group, bench_log, counting_proxy, fleets, group_events
 from benchmarks.bench_rebalance import Bench, medians
 from benchmarks.brokers import MeasuredBroker, allow_files, ratios
 from benchmarks.fleets import ConnectGroupWorkers, CoterieWorkers
@@ -60,6 +60,19 @@ async def test_light_members_form_a_connect_group_and_send_heartbeats(measured: 
     assert figures["heartbeats_per_s"] > 0
     assert figures["one_more_computations"] == 1
     assert figures["settled_bytes"] < 200
+    assert not unexplained(figures)
+
+
+async def test_heartbeats_of_a_classic_and_a_connect_group_are_measured_in_turn(
+    measured: MeasuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_group, "ROUND_S", 0.1)
+    monkeypatch.setattr(bench_group, "WARM_UP_S", 0.1)
+    options = argparse.Namespace(members=5, jobs=None, heartbeats_in_turn=2)
+    figures = await bench_group.heartbeats_in_turn(measured, options)
+    assert figures["rounds"] == 2
+    assert figures["classic"]["heartbeats_per_cpu_s"] > 0
+    assert figures["connect"]["heartbeats_per_cpu_s"] > 0
     assert not unexplained(figures)
 
 
