@@ -50,7 +50,7 @@ from coterie.herder.requests.questions import ListPlugins, PluginConfigKeys, Plu
 from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, GenerationId, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
@@ -65,6 +65,7 @@ from coterie.nouns.membership import (
     MemberStateChanged,
     SendAssignments,
 )
+from coterie.nouns.states import JobState
 from coterie.wire.connect import AssignmentErrorCode, ClassicAssignmentDetails, ConnectProtocol, RoundToken
 
 ME, OTHER = MemberId("me"), MemberId("other")
@@ -125,12 +126,17 @@ class HerderDriver:
     """A herder and its two logs. :meth:`feed` passes an event to it; its effects are collected in ``effects``."""
 
     def __init__(
-        self, place: Handover | None = None, *, group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
+        self,
+        place: Handover | None = None,
+        *,
+        group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC,
+        version_by_plugin_name: Mapping[str, str | None] | None = None,
     ) -> None:
         settings = HerderSettings(
             worker_id=WorkerId("here:8083"),
             url=WorkerUrl("http://here:8083/"),
-            plugin_version_in_statuses="1",
+            coterie_version="1",
+            version_by_plugin_name=version_by_plugin_name or {},
             name="here",
             group_protocol=group_protocol,
         )
@@ -154,6 +160,11 @@ class HerderDriver:
                 self.feed(LeaderLogOpened(opening_number=opening.opening_number))
             for order in self.pop_effects(ConfirmLeadership):
                 self.feed(LeadershipConfirmed(token=order.token))
+
+    def last_reported(self, job: Job) -> tuple[JobState, str | None] | None:
+        """State and trace of the last status that the herder has reported of ``job``; None if it has reported none."""
+        reported = self.herder.work.last_reported.get(job)
+        return None if reported is None else (reported.state, reported.trace)
 
     def pop_effects(self, kind: type[EffectT]) -> list[EffectT]:
         """Remove and return the effects of one kind."""

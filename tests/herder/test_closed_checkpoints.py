@@ -221,7 +221,7 @@ def test_an_owner_whose_split_has_failed_splits_again_when_another_worker_has_fi
     connector = driver.herder.config.connector(ORDERS)
     assert connector is not None
     driver.feed(SplitFailed(connector=ORDERS, config_line_offset=connector.config_line_offset, trace="disk full"))
-    assert driver.herder.work.last_reported[ORDERS] == (JobState.FAILED, "disk full")
+    assert driver.last_reported(ORDERS) == (JobState.FAILED, "disk full")
     driver.effects.clear()
     driver.write(*config_records.task_config_and_commit_lines(ORDERS, NEXT))
     assert driver.pop_effects(SplitConnector)

@@ -151,7 +151,7 @@ def test_a_leader_does_not_write_the_task_configs_of_a_deleted_connector_for_the
 
 
 def last_reported_status(herder: HerderDriver) -> tuple[JobState, str | None] | None:
-    return herder.herder.work.last_reported.get(ORDERS)
+    return herder.last_reported(ORDERS)
 
 
 def publish(herder: HerderDriver, config_line_offset: int) -> None:
@@ -351,13 +351,13 @@ def test_a_connector_whose_task_configs_are_refused_again_and_again_shows_the_re
     for _ in range(8):
         assert herder.pop_effects(SendTaskConfigsToLeader)
         herder.feed(refused)
-        seen.append(herder.herder.work.last_reported[ORDERS])
+        seen.append(herder.last_reported(ORDERS))
         herder.now_ms += 60_000
         herder.feed(TimerFired(timer=ConnectorRetryDue(connector=ORDERS)))
     text = "The leader has not accepted the connector's task configs; they are sent again: HTTP 413: too long"
     assert seen == [(JobState.RUNNING, None)] * 6 + [(JobState.RESTARTING, text)] * 2
     publish(herder, written_at)
-    assert herder.herder.work.last_reported[ORDERS] == (JobState.RUNNING, None)
+    assert herder.last_reported(ORDERS) == (JobState.RUNNING, None)
 
 
 def test_a_changed_config_reaches_a_failed_task() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
-from coterie.herder.config_records import connector_and_target_state_tombstones
+from coterie.herder.config_records import connector_and_target_state_tombstones, connector_line
 from coterie.herder.messages import (
     AppendStatusLines,
     StartTask,
@@ -25,6 +25,7 @@ from coterie.nouns.states import JobState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import (
     CONNECTOR_LINE,
+    INCARNATION,
     ORDERS,
     TASK_CONFIG_LINES,
     TASKS,
@@ -71,6 +72,35 @@ def apply_line(herder: HerderDriver, line: NewTopicRecord) -> None:
     herder.feed(
         StatusLinesRead(lines=[TopicRecord(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)])
     )
+
+
+@pytest.mark.parametrize(
+    ("class_name", "version"), [("theirs.Source", "2.1"), ("theirs.Unversioned", None), ("FileSource", "1")]
+)
+def test_a_status_contains_the_version_of_the_connectors_plugin(class_name: str, version: str | None) -> None:
+    herder = HerderDriver(version_by_plugin_name={"theirs.Source": "2.1", "theirs.Unversioned": None})
+    herder.open_runtime()
+    herder.write(connector_line(ORDERS, {"connector.class": class_name}, INCARNATION), *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(ORDERS, *TASKS))
+    herder.run_all_chores()
+    versions = {line.key: json.loads(line.value)["version"] for line in herder.statuses if line.value is not None}
+    assert versions == {
+        b"status-connector-orders": version,
+        b"status-task-orders-0": version,
+        b"status-task-orders-1": version,
+    }
+
+
+def test_a_connector_that_keeps_running_is_reported_again_when_its_plugin_has_another_version() -> None:
+    herder = HerderDriver(version_by_plugin_name={"theirs.Source": "2.1", "theirs.Other": "2.2"})
+    herder.open_runtime()
+    for class_name, version in (("theirs.Source", "2.1"), ("theirs.Other", "2.2")):
+        herder.write(connector_line(ORDERS, {"connector.class": class_name}, INCARNATION))
+        herder.assign(assigned=jobs_of(ORDERS))
+        herder.run_all_chores()
+        status = herder.herder.statuses.get(ORDERS)
+        assert status is not None
+        assert (status.state, status.version) == (JobState.RUNNING, version)
 
 
 def test_a_job_without_an_eligible_worker_is_reported_unassigned_once_with_the_reason() -> None:

@@ -287,10 +287,10 @@ def test_a_task_that_waits_for_a_server_during_its_start_is_shown_as_restarting_
         herder.feed(TaskRetrying(task=stop.task, trace="too late"))
         herder.feed(TaskStopped(task=stop.task))
     herder.feed(TaskRetrying(task=TASKS[0], trace="unreachable"))
-    assert herder.herder.work.last_reported[TASKS[0]] == (JobState.RESTARTING, "unreachable")
+    assert herder.last_reported(TASKS[0]) == (JobState.RESTARTING, "unreachable")
     assert stored_status(herder) == (JobState.RESTARTING, "unreachable")
     assert isinstance(herder.herder.work.local_tasks[TASKS[0]].state, Running)
-    assert herder.herder.work.last_reported[TASKS[1]] == (JobState.UNASSIGNED, None)
+    assert herder.last_reported(TASKS[1]) == (JobState.UNASSIGNED, None)
 
 
 def test_a_query_that_refuses_its_input_is_not_restarted() -> None:
@@ -586,7 +586,7 @@ def test_a_task_closed_while_it_stops_starts_again() -> None:
 def test_a_task_with_a_closed_checkpoint_is_shown_as_restarting() -> None:
     herder = working()
     herder.feed(TaskCheckpointClosed(task=TASKS[0]))
-    reported = herder.herder.work.last_reported[TASKS[0]]
+    reported = herder.last_reported(TASKS[0])
     assert reported is not None
     assert reported[0] is JobState.RESTARTING
 
@@ -610,7 +610,7 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     herder.assign(assigned=jobs_of(TASKS[1]))
     assert not herder.pop_effects(StartTask)
     assert not herder.pop_effects(StopTask), "the worker keeps its task"
-    status = herder.herder.work.last_reported[TASKS[1]]
+    status = herder.last_reported(TASKS[1])
     assert status is not None
     assert status[0] is JobState.UNASSIGNED
     assert "starts no new jobs until it is restarted: 65 of its threads" in str(status[1])
@@ -627,6 +627,6 @@ def test_a_worker_with_too_many_lost_threads_splits_no_new_connector() -> None:
     herder.feed(PluginThreadsLost(lost_threads_total=herder.herder.settings.lost_threads_max + 1))
     herder.assign(assigned=jobs_of(ORDERS))
     assert not herder.pop_effects(SplitConnector)
-    status = herder.herder.work.last_reported[ORDERS]
+    status = herder.last_reported(ORDERS)
     assert status is not None
     assert status[0] is JobState.UNASSIGNED

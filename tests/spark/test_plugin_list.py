@@ -19,13 +19,18 @@ from coterie.rest import models, plugin_views
 from coterie.spark import transforms
 from coterie.spark.connector_keys import connector_definition
 from coterie.spark.plugin_list import all_plugins, plugin_config_keys, plugin_version_errors, wrong_plugin_type_errors
-from coterie.spark.plugins import configured_sink, configured_source
+from coterie.spark.plugins import configured_sink, configured_source, source_version_by_name
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
 from coterie.spark.validation import validate_config
 from tests.spark.conftest import Rig
 
 CONNECTORS = [plugin for plugin in all_plugins() if plugin.type.is_connector]
 PLUGIN_IDS = [f"{plugin.type.value} {plugin.class_name}" for plugin in all_plugins()]
+
+
+def test_each_source_has_the_version_of_its_package_by_each_name_without_an_import() -> None:
+    sources = [plugin for plugin in all_plugins() if plugin.type is PluginType.SOURCE]
+    assert source_version_by_name() == {name: plugin.version for plugin in sources for name in plugin.names}
 
 
 def infos_of(config: Mapping[str, str]) -> ConfigInfos:

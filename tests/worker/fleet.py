@@ -210,7 +210,7 @@ class Fleet:
             settings=HerderSettings(
                 worker_id=WorkerId(f"127.0.0.1:{8083 + number}"),
                 url=url,
-                plugin_version_in_statuses="1",
+                coterie_version="1",
                 session_timeout_ms=IGNORED_SESSION_MS if is_connect else SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 rebalance_policy=policy,

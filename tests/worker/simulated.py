@@ -706,7 +706,7 @@ class Cluster:
         settings = HerderSettings(
             worker_id=WorkerId(host),
             url=url,
-            plugin_version_in_statuses="0.1.0",
+            coterie_version="0.1.0",
             group_protocol=self.group_protocol,
             rebalance_policy=policy,
             rebalance_window_ms=WINDOW_MS,

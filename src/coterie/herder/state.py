@@ -53,8 +53,11 @@ class HerderSettings:
 
     worker_id: WorkerId
     url: WorkerUrl
-    plugin_version_in_statuses: str
-    """The version of Coterie's plug-ins, which each status of this worker's own jobs contains (KIP-891)."""
+    coterie_version: str
+    """The version of the plug-ins that are a part of Coterie."""
+    version_by_plugin_name: Mapping[str, str | None] = field(default_factory=dict)
+    """The versions of other packages' plug-ins, by each name with which ``connector.class`` can name a plug-in; None
+    when a package has no version."""
     name: str | None = None
     """``worker.name``: this worker's name in messages and in the REST API; None: its ``host:port`` is used."""
     instance_id: InstanceId | None = None
@@ -92,6 +95,11 @@ class HerderSettings:
     """``topic.tracking.enable``: whether this worker stores and returns the active topics of connectors."""
     topic_reset_allowed: bool = True
     """``topic.tracking.allow.reset``: whether a client may reset the active topics of a connector."""
+
+    def plugin_version(self, class_name: str) -> str | None:
+        """The version of the plug-in that ``class_name``, the value of ``connector.class``, names: Coterie's for a name
+        that no other package has declared; None when the package of the plug-in has none."""
+        return self.version_by_plugin_name.get(class_name, self.coterie_version)
 
     @property
     def display_name(self) -> str:
@@ -651,7 +659,7 @@ class Herder:
         or has reported another state of it than UNASSIGNED."""
         run, reported = self.work.local_connectors.get(name), self.work.last_reported.get(name)
         is_split = run is not None and not isinstance(run.state, NotSplit)
-        return is_split or (reported is not None and reported[0] is not JobState.UNASSIGNED)
+        return is_split or (reported is not None and reported.state is not JobState.UNASSIGNED)
 
     @property
     def lease_durations(self) -> LeaseDurations:

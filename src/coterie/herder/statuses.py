@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from coterie.herder import active_topics, place
 from coterie.herder.messages import AppendStatusLines, SetTimer, StatusAppendEnded, WriteLogMessage
-from coterie.herder.state import Turn
+from coterie.herder.state import Herder, Turn
 from coterie.herder.status_records import Status, status_line_of_job
+from coterie.herder.work import ReportedStatus
 from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import JobState
@@ -31,20 +32,29 @@ def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = Non
     herder = turn.herder
     # The message of an exception may be any text, and a status that cannot be encoded would end the worker.
     trace = None if trace is None else without_lone_surrogates(trace)
-    if herder.work.last_reported.get(job) == (state, trace):
+    report = ReportedStatus(state, trace, _plugin_version(herder, job))
+    if herder.work.last_reported.get(job) == report:
         return
     status = Status(
         state=state,
         worker_id=herder.settings.worker_id,
         generation=GenerationId(herder.place.epoch),
         trace=trace,
-        version=herder.settings.plugin_version_in_statuses,
+        version=report.plugin_version,
     )
-    herder.work.last_reported[job] = (state, trace)
+    herder.work.last_reported[job] = report
     if state not in (JobState.FAILED, JobState.UNASSIGNED) or herder.statuses.may_overwrite(job, status):
         herder.work.queued_statuses[job] = status
     else:
         herder.work.queued_statuses.pop(job, None)
+
+
+def _plugin_version(herder: Herder, job: Job) -> str | None:
+    """The version of the plug-in of the job's connector, which a status contains (KIP-891); None when it has none.
+    Coterie's version when the config log contains no connector of that name any more."""
+    connector = herder.config.connector(job.connector if isinstance(job, ConnectorTaskId) else job)
+    class_name = "" if connector is None else connector.config.get("connector.class", "")
+    return herder.settings.plugin_version(class_name.strip())
 
 
 def report_deleted_job(turn: Turn, job: Job) -> None:

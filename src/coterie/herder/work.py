@@ -7,7 +7,7 @@ A task or a connector has at most one chore in progress; its state tells which o
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from coterie.herder.restart_policy import RestartPolicy
 from coterie.herder.seams import TaskSpec
@@ -317,6 +317,14 @@ worker may have thousands of jobs."""
 # -- all work of a worker ---------------------------------------------------------------------------------------------
 
 
+class ReportedStatus(NamedTuple):
+    """What a worker reports of one of its jobs. A report that equals the last one is not written to the status log."""
+
+    state: JobState
+    trace: str | None
+    plugin_version: str | None
+
+
 class LocalJobsState:
     """The tasks and connectors of a worker, and the statuses that are not written yet."""
 
@@ -330,9 +338,8 @@ class LocalJobsState:
         self.connectors_creating_generation: set[ConnectorName] = set()
         """Connectors for which a chore of this worker creates the checkpoint generation that follows a closed one."""
         # `statuses`
-        self.last_reported: dict[Job, tuple[JobState, str | None] | None] = {}
-        """The last status that this worker reported of each of its jobs: state and trace. None when it reported a
-        tombstone."""
+        self.last_reported: dict[Job, ReportedStatus | None] = {}
+        """The last status that this worker reported of each of its jobs; None when it reported a tombstone."""
         self.queued_statuses: dict[Job, Status | None] = {}
         """Statuses that wait for the append in progress, by job; None is a tombstone."""
         self.statuses_in_flight: dict[Job, Status | None] = {}

@@ -130,6 +130,17 @@ def source_by_name() -> Mapping[str, type[Source]]:
     return source_by_any_name
 
 
+def source_version_by_name() -> Mapping[str, str | None]:
+    """The version of the package of every installed source (None: the package has none), by the source's alias, by its
+    class name and by its class name with the module. No package is imported: these are the names that the packages
+    declare, and a class that is declared in another module than its own has no entry for its own module."""
+    version_by_name: dict[str, str | None] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        version = None if entry.dist is None else entry.dist.version
+        version_by_name |= dict.fromkeys((entry.name, entry.attr, f"{entry.module}.{entry.attr}"), version)
+    return version_by_name
+
+
 def connector_type(config: Mapping[str, str]) -> str:
     """The type of the plug-in that ``connector.class`` names: ``source`` or ``sink``; ``unknown`` when there is no such
     plug-in."""

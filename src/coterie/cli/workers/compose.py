@@ -49,6 +49,7 @@ from coterie.rest.leader import HttpLeaderClient, open_http_client
 from coterie.rest.server import BoundListener, RequestIntake, open_listeners, serve_while_work_runs
 from coterie.rest.users import read_users
 from coterie.spark.jars import default_jar_folder
+from coterie.spark.plugins import source_version_by_name
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from coterie.wire.connect import ConnectProtocol
@@ -317,7 +318,8 @@ async def run_worker_and_serve_rest(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
                     url=member.url,
-                    plugin_version_in_statuses=__version__,
+                    coterie_version=__version__,
+                    version_by_plugin_name=source_version_by_name(),
                     name=settings.worker_name,
                     instance_id=member.instance_id,
                     group_protocol=settings.group_protocol,

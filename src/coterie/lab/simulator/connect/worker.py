@@ -68,7 +68,7 @@ class ConnectGroupWorker(ConnectWorkerProcess):
             HerderSettings(
                 worker_id=WorkerId(service),
                 url=url,
-                plugin_version_in_statuses="0",
+                coterie_version="0",
                 group_protocol=GroupProtocolName.CONNECT,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,

@@ -78,7 +78,7 @@ class ClassicGroupWorker(ClassicWorkerProcess):
             HerderSettings(
                 worker_id=WorkerId(service),
                 url=url,
-                plugin_version_in_statuses="0",
+                coterie_version="0",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
                 instance_id=setup.instance_id,
