@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +12,7 @@ from threading import Thread
 
 import pytest
 
+from coterie.cli import rest_users
 from coterie.rest.endpoints import Role
 from coterie.rest.users import read_users
 from tests.certificates import Authority, Pair
@@ -49,6 +51,28 @@ def test_a_user_is_added_listed_changed_and_removed(tmp_path: Path) -> None:
     assert alice.password_hash.matches_password("second")
     assert run("rest", "user", "remove", file, "alice").stdout == "Removed user alice.\n"
     assert list(read_users(path)) == ["CN=loader,O=Co"]
+
+
+def test_a_user_that_is_removed_while_the_password_of_another_is_typed_stays_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users.json"
+    run("rest", "user", "add", str(file), "alice", "--role", "read", stdin="first\n")
+
+    def remove_alice_and_return_password(_: str) -> str:
+        rest_users.remove_user(file, "alice")
+        return "second"
+
+    monkeypatch.setattr(rest_users, "read_or_prompt_new_password", remove_alice_and_return_password)
+    rest_users.add_or_change_user(file, "bob", role="read", certificate=False)
+    assert list(read_users(file)) == ["bob"]
+
+
+def test_users_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    file, names = str(tmp_path / "users.json"), [f"u{number}" for number in range(6)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(lambda name: run("rest", "user", "add", file, name, "--role", "read", stdin="p\n"), names))
+    assert sorted(read_users(Path(file))) == names
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,43 @@ async def test_a_closed_intake_refuses_connections_and_returns_when_the_running_
             ended.set()
 
 
-async def until_refused(url: str) -> None:
+async def test_a_closed_intake_receives_nothing_at_one_listener_while_another_still_answers() -> None:
+    begun, may_answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer_late(request: Request) -> PlainTextResponse:
+        begun.set()
+        await may_answer.wait()
+        return PlainTextResponse("late")
+
+    app, intake = Starlette(routes=[Route("/", show_client), Route("/late", answer_late)]), RequestIntake()
+    with open_listeners([HTTP, HTTP], RestTls()) as bound:
+        busy, idle = (f"http://127.0.0.1:{listener.port}" for listener in bound)
+        async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
+            group.create_task(serve_while_work_runs(app, bound, ended.wait(), intake=intake))
+            assert (await client.get(idle)).status_code == 200  # This connection stays open.
+            late = group.create_task(client.get(f"{busy}/late"))
+            await begun.wait()
+            closing = group.create_task(intake.close())
+            await until_refused(idle, client)
+            assert not closing.done(), "a request of the other listener is not answered"
+            may_answer.set()
+            await closing
+            assert (await late).text == "late"
+            ended.set()
+
+
+async def until_refused(url: str, client: httpx.AsyncClient | None = None) -> None:
+    """Send requests until one is refused: on the connection of ``client``, or each on a new connection."""
     async with asyncio.timeout(10):
         while True:
             try:
-                async with httpx.AsyncClient(trust_env=False) as client:
+                if client is not None:
                     await client.get(url)
+                    continue
+                async with httpx.AsyncClient(trust_env=False) as new_client:
+                    await new_client.get(url)
+            except (httpx.RemoteProtocolError, httpx.ReadError):
+                pass  # The connection was closed while the request was sent.
             except httpx.ConnectError:
                 return
 

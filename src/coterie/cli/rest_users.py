@@ -53,28 +53,32 @@ def add_or_change_user(
     password, and only its owner may read the file.
     """
     from coterie.rest.endpoints import USER_ROLES, Role
-    from coterie.rest.users import PasswordHash, RestUser, write_users
+    from coterie.rest.users import PasswordHash, RestUser, locked_users_file, write_users
 
     check_user_name(name)
     if role not in USER_ROLES:
         raise typer.BadParameter(f"{role} is not a role; the roles are {', '.join(USER_ROLES)}", param_hint="--role")
     if ":" in name and not certificate:
         raise WorldError(f"{name!r} is not a valid user name: Basic authentication allows no colon in a user's name")
-    users = _users_in(file) if file.exists() else {}
+    if file.exists():
+        _users_in(file)  # Before the prompt: a file that cannot be read is reported at once.
     password = None if certificate else PasswordHash.from_password(read_or_prompt_new_password(name))
-    write_users(file, {**users, name: RestUser(role=Role(role), password_hash=password)})
+    with locked_users_file(file):
+        users = _users_in(file) if file.exists() else {}
+        write_users(file, {**users, name: RestUser(role=Role(role), password_hash=password)})
     typer.echo(f"{'Changed' if name in users else 'Added'} user {name} with the role {role}.")
 
 
 @users_app.command("remove")
 def remove_user(file: UsersFile, name: UserName) -> None:
     """Remove a user. Running workers refuse the user's requests once they have read the file again, within seconds."""
-    from coterie.rest.users import write_users
+    from coterie.rest.users import locked_users_file, write_users
 
-    users = _users_in(file)
-    if name not in users:
-        raise WorldError(f"there is no user {name} in {file}; `coterie rest user list {file}` lists the users")
-    write_users(file, {other: user for other, user in users.items() if other != name})
+    with locked_users_file(file):
+        users = _users_in(file)
+        if name not in users:
+            raise WorldError(f"there is no user {name} in {file}; `coterie rest user list {file}` lists the users")
+        write_users(file, {other: user for other, user in users.items() if other != name})
     typer.echo(f"Removed user {name}.")
 
 

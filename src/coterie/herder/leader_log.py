@@ -29,10 +29,10 @@ from dataclasses import replace
 from coterie.herder.leader_log_state import (
     LeaderLogClosed,
     LeadershipUnconfirmed,
+    LogReadProgress,
     MayWriteAsLeader,
     OpeningLeaderLog,
     OpenRetryPending,
-    ReadAnsweredFromLogs,
 )
 from coterie.herder.messages import (
     LeaderLogOpened,
@@ -59,7 +59,7 @@ def open_log_if_leader_else_close(turn: Turn) -> None:
             leader_log.state = LeaderLogClosed()
         return
     if isinstance(leader_log.state, MayWriteAsLeader) and not herder.place.is_leader_with_current_assignment:
-        leader_log.state = replace(leader_log.state, log_read=ReadAnsweredFromLogs.MISSING)
+        leader_log.state = replace(leader_log.state, log_read=LogReadProgress.MISSING)
     if isinstance(leader_log.state, OpenRetryPending) and turn.now_ms >= leader_log.state.retry_at_ms:
         leader_log.state = LeaderLogClosed()
     if isinstance(leader_log.state, LeaderLogClosed) and herder.place.is_leader_with_current_assignment:
@@ -112,15 +112,15 @@ def on_log_end_lookup_ordered(turn: Turn) -> None:
     """The end of the config log is about to be looked up for a write of the leader."""
     leader_log = turn.herder.leader_log
     if isinstance(leader_log.state, MayWriteAsLeader):
-        leader_log.state = replace(leader_log.state, log_read=ReadAnsweredFromLogs.IN_PROGRESS)
+        leader_log.state = replace(leader_log.state, log_read=LogReadProgress.IN_PROGRESS)
 
 
 def on_log_read_to_end(turn: Turn, opening_number: int) -> None:
     """This worker has read the log to the end that was looked up for a write, when the leader's log had the opening
     ``opening_number``. Does nothing if the log was opened again since, or if a rebalance has begun since the lookup."""
     leader_log = turn.herder.leader_log
-    if leader_log.state == MayWriteAsLeader(opening_number=opening_number, log_read=ReadAnsweredFromLogs.IN_PROGRESS):
-        leader_log.state = replace(leader_log.state, log_read=ReadAnsweredFromLogs.COMPLETE)
+    if leader_log.state == MayWriteAsLeader(opening_number=opening_number, log_read=LogReadProgress.IN_PROGRESS):
+        leader_log.state = replace(leader_log.state, log_read=LogReadProgress.COMPLETE)
 
 
 def on_append_failed(turn: Turn, failed_opening_number: int) -> None:

@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 
-class ReadAnsweredFromLogs(Enum):
+class LogReadProgress(Enum):
     """Whether the leader has read the config log to an end that was looked up after the leader's log was opened, and
     since the last rebalance."""
 
@@ -53,7 +53,7 @@ class MayWriteAsLeader:
     worker has opened the log since, an append fails."""
 
     opening_number: int
-    log_read: ReadAnsweredFromLogs = ReadAnsweredFromLogs.MISSING
+    log_read: LogReadProgress = LogReadProgress.MISSING
 
 
 LeaderLogState: TypeAlias = (
@@ -79,4 +79,4 @@ class LeaderLogAccess:
     @property
     def has_read_log(self) -> bool:
         """Whether this worker may write, and has read all lines that other leaders have written."""
-        return isinstance(self.state, MayWriteAsLeader) and self.state.log_read is ReadAnsweredFromLogs.COMPLETE
+        return isinstance(self.state, MayWriteAsLeader) and self.state.log_read is LogReadProgress.COMPLETE

@@ -71,24 +71,20 @@ class AccessGate:
         self, request: Request, endpoint: Endpoint, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Check the access of the request, and return the response of ``handler``, the handler of ``endpoint``. Writes
-        the audit line of a mutation, also of a refused one. Keeps the caller in the request's context. If the audit
-        line contains fields of the request's body, reads the body before ``handler`` does.
+        the audit line of a request that can change something, also if it is refused. Keeps the caller in the request's
+        context. If the audit line contains fields of the request's body, reads the body before ``handler`` does.
 
         :raises HttpRefusal: when the request's media type is not JSON, or the caller may not use the endpoint; and the
             exceptions of ``handler``.
         :raises HTTPException: with status 406, when the client does not accept the media type of the endpoint's
             response.
         """
-        if endpoint.method == "GET":
-            media_types.check_accept_header(request, endpoint.response_media_type)
-            await self._check_access_and_keep_caller(request, endpoint)
+        if not endpoint.changes_state:
+            await self._check_request_and_keep_caller(request, endpoint)
             return await handler(request)
         entry = audit.AuditLine.from_request(request, endpoint)
         try:
-            # As in Connect, before the log-in.
-            media_types.check_content_type(request, reads_body=endpoint.request_body_type is not None)
-            media_types.check_accept_header(request, endpoint.response_media_type)
-            await self._check_access_and_keep_caller(request, endpoint)
+            await self._check_request_and_keep_caller(request, endpoint)
             await entry.read_body(request)
             response = await handler(request)
         except Exception as error:
@@ -96,6 +92,19 @@ class AccessGate:
             raise
         entry.write_unless_other_worker_wrote(request, response)
         return audit.set_audited_header_only_if_forwarded(request, response)
+
+    async def _check_request_and_keep_caller(self, request: Request, endpoint: Endpoint) -> None:
+        """Check the media types of the request, then its access (:meth:`_check_access_and_keep_caller`): in this order,
+        as in Connect.
+
+        :raises HttpRefusal: when the request has a body that is not JSON, or the caller may not use the endpoint.
+        :raises HTTPException: with status 406, when the client does not accept the media type of the endpoint's
+            response.
+        """
+        if endpoint.method != "GET":
+            media_types.check_content_type(request, reads_body=endpoint.request_body_type is not None)
+        media_types.check_accept_header(request, endpoint.response_media_type)
+        await self._check_access_and_keep_caller(request, endpoint)
 
     async def _check_access_and_keep_caller(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context. If the rules require no

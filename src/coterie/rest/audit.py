@@ -17,6 +17,7 @@ has no such header.
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from coterie.rest import bodies
 from coterie.rest.callers import client_address_or_unknown
 from coterie.rest.endpoints import Endpoint, Operation
 from coterie.rest.leader import AUDITED_HEADER, FORWARD_PARAMETER
+from coterie.rest.problems import UnreadableBodyError
 from coterie.rest.request_context import context_of
 from coterie.rest.request_parameters import query_value
 
@@ -74,8 +76,10 @@ class AuditLine:
             return
         body = await bodies.parse_on_thread_if_large(_masked_json_object_or_empty, await bodies.read_body(request))
         self.requested_values = {name: body[name] for name in fields if name in body}
-        if self.operation is Operation.CREATE_CONNECTOR and isinstance(name := body.get("name"), str):
-            self.parameters["connector"] = name
+        if self.operation is Operation.CREATE_CONNECTOR:
+            with suppress(UnreadableBodyError):  # The handler refuses such a body.
+                if name := bodies.name_of_new_connector(body.get("name")):
+                    self.parameters["connector"] = name
 
     def write_unless_other_worker_wrote(self, request: Request, response: Response) -> None:
         """Write the audit line of ``request``, to which ``response`` is sent. Writes no line if ``response`` is that of

@@ -110,7 +110,7 @@ def parse_new_connector(body: bytes) -> NewConnector:
             f"{initial_state!r} is not an initial_state: use one of {', '.join(_TARGET_STATE_BY_INITIAL_STATE)}"
         )
     return NewConnector(
-        name="" if name is None else _as_text(name, "name").strip(_JAVA_WHITE_SPACE),
+        name=name_of_new_connector(name),
         config=_as_config(fields.get("config")),
         initial_state=None if initial_state is None else _TARGET_STATE_BY_INITIAL_STATE[str(initial_state).upper()],
         initial_offsets=(
@@ -119,6 +119,18 @@ def parse_new_connector(body: bytes) -> NewConnector:
             else OffsetChange(offsets=_as_nonempty_offsets_of_field(initial_offsets, "initial_offsets"))
         ),
     )
+
+
+def name_of_new_connector(value: object) -> str:
+    """The name of a new connector: the text of ``value``, the field ``name`` of the body, without white space around
+    it; empty when the field is null or missing.
+
+    :raises UnreadableBodyError: when ``value`` is an object or an array.
+    """
+    if value is None:
+        return ""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return _as_text(str(value) if is_number else value, "name").strip(_JAVA_WHITE_SPACE)
 
 
 def parse_offsets(body: bytes) -> tuple[ConnectorOffset, ...]:

@@ -142,6 +142,12 @@ class Endpoint:
     success_statuses: tuple[int, ...] = (200,)
     """The HTTP statuses of a success; none if every request is refused."""
 
+    @property
+    def changes_state(self) -> bool:
+        """Whether a request can change something, so that the audit log has a line for it. Connect's validation of a
+        config is a PUT that changes nothing."""
+        return self.method != "GET" and self.operation is not Operation.VALIDATE_CONFIG
+
 
 _CONNECTOR_PATH = "/connectors/{connector}"
 _PLUGIN_CONFIG_PATH = "/connector-plugins/{plugin}/config"

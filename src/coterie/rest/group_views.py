@@ -53,7 +53,11 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
     membership, threads, tasks = own.get("group"), own.get("plugin_threads"), own.get("tasks")
     draining, drain_waits = own.get("draining"), own.get("drain_waits")
     state = membership.get("state") if isinstance(membership, Mapping) else None
-    phases = Counter(str(task["phase"]) for task in tasks) if isinstance(tasks, list) else None
+    phases = (
+        Counter(str(task.get("phase", "unknown")) for task in tasks if isinstance(task, Mapping))
+        if isinstance(tasks, list)
+        else None
+    )
     return {
         **_worker_identity_json(member),
         "member_id": member.member_id,

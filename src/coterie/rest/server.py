@@ -169,8 +169,8 @@ class RequestIntake:
         for server in started:
             for connection in list(server.server_state.connections):
                 connection.shutdown()
-            while tasks := list(server.server_state.tasks):
-                await asyncio.wait(tasks)
+        while tasks := [task for server in started for task in server.server_state.tasks]:
+            await asyncio.wait(tasks)
 
 
 async def serve_while_work_runs(

@@ -6,11 +6,14 @@ passwords. A user without a password is known by the name in a client certificat
 
 import base64
 import binascii
+import fcntl
 import hashlib
 import hmac
 import json
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -78,6 +81,24 @@ def read_users(path: Path) -> Users:
             f"the file {path} is not a file of REST users; move it away and add the users again with "
             "`coterie rest user add`"
         ) from error
+
+
+@contextmanager
+def locked_users_file(path: Path) -> Iterator[None]:
+    """Context manager: in the block, no other process changes the file ``path`` that also uses this function. Waits for
+    another process. The lock is on the file's folder, since a change replaces the file.
+
+    :raises WorldError: when the folder cannot be opened.
+    """
+    try:
+        folder = os.open(path.absolute().parent, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise WorldError(f"the folder of {path} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def write_users(path: Path, users: Users) -> None:
