@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from typing import Generic, TypeVar
 
-from coterie.engine.trace import Trace
+from coterie.engine.trace import Trace, brief_text
 from coterie.member.events import (
     CancelTimer,
     Effect,
@@ -128,7 +128,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         """Let the machine process ``event``, and perform the effects that it returns. An exception of the machine is
         logged with its last events and raised again."""
         at_ms = now_ms()
-        self._trace.add(at_ms, repr(event))
+        self._trace.add(at_ms, brief_text(event))
         try:
             output = self._step(self._member, event, now_ms=at_ms)
         except Exception:
@@ -140,6 +140,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
             raise
         for effect in output.effects:
             await self._perform(effect, group)
+        # A filled inbox returns its events without yielding to the event loop.
+        await asyncio.sleep(0)
 
     # -- performing effects ------------------------------------------------------------------------------------------
 

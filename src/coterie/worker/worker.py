@@ -19,7 +19,7 @@ from enum import StrEnum, auto
 from types import MappingProxyType
 
 from coterie.engine.log import LeaderLog, Log, LogProgress
-from coterie.engine.trace import Trace
+from coterie.engine.trace import Trace, brief_text
 from coterie.herder.machine import step
 from coterie.herder.messages import (
     AbortTaskStart,
@@ -436,7 +436,7 @@ class Worker:
                 continue
             at_ms = now_ms()
             if not isinstance(event, LeaseRenewed | ConfigLinesRead | StatusLinesRead):
-                self._trace.add(at_ms, repr(event))
+                self._trace.add(at_ms, brief_text(event))
             try:
                 output = step(self._herder, event, now_ms=at_ms)
             except Exception:
