@@ -100,6 +100,10 @@ def returns_target(**wrong: Any) -> AssignFunction:
     return returns(members={MemberId("w0"): TargetOfMember(**({"jobs": JOBS} | wrong))})
 
 
+async def times_out(snapshot: GroupSnapshot) -> ComputedTarget:
+    raise TimeoutError("the service does not respond")
+
+
 class TextlessError(Exception):
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -120,6 +124,7 @@ HALF = "\udcff"
         (fails_with_half_a_pair, "RuntimeError: cut \ufffd"),
         (cancels, "the computation of the target was cancelled"),
         (hangs, "no target was computed within 45 ms"),
+        (times_out, "TimeoutError: the service does not respond"),
         (fails_without_text, "TextlessError: <exception str() failed>"),
         (plugin(lambda _: None), "the assignor's result is a NoneType instead of a ComputedTarget"),
         (returns(members=[]), "in the assignor's result, members must map"),

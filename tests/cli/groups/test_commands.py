@@ -116,12 +116,14 @@ def test_each_wait_is_described_with_its_reason(operator: Operator, anna: Worker
         moved = "3 jobs (c1, c0-1, c1-1)"
         bert.beat(full=True)
         assert (
-            f"bert waits for {moved}: anna is told to stop with the response to its next heartbeat."
+            f"bert waits for {moved}: anna receives the order to stop them with the response to its next heartbeat."
         ) in operator.describe()
         anna.beat()
         lines = operator.describe()
         assert f"anna must stop {moved}, and has not reported the stop." in lines
-        assert f"bert waits for {moved}: anna was told to stop, and has not reported the stop." in lines
+        assert (
+            f"bert waits for {moved}: anna has received the order to stop them, and has not reported the stop." in lines
+        )
         described = operator.described()
         assert [(one["name"], one["state"]) for one in described["members"]] == [
             ("anna", "PREPARING_REBALANCE"), ("bert", "COMPLETING_REBALANCE"),
@@ -166,6 +168,19 @@ def test_a_member_is_found_by_each_of_its_names(
     with raw_client(broker.port) as client:
         joined(client)
         assert operator.remove(name) == "Removed bert from group workers.\n"
+        assert [one["name"] for one in operator.described()["members"]] == ["anna"]
+
+
+@pytest.mark.parametrize("member", ["", "carl:8083"])
+def test_an_empty_name_and_that_of_a_departed_worker_remove_no_member(
+    operator: Operator, anna: Worker, broker: ThreadedBroker, member: str
+) -> None:
+    with raw_client(broker.port) as client:
+        carl = Worker(client, "m-carl", name="", url="http://carl:8083/")
+        carl.beat()
+        operator.remove("m-carl")
+        with pytest.raises(WorldError, match=r"MEMBER is empty: |no member carl:8083 in group workers; .* of: anna$"):
+            operator.remove(member)
         assert [one["name"] for one in operator.described()["members"]] == ["anna"]
 
 

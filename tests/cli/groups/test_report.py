@@ -63,7 +63,7 @@ def group(*members: MemberDescription, **different: Any) -> GroupDescription:
 AWAITED = {MemberId("m-carl"): parse_jobs("AT0")}
 SENTENCES = {
     "it is settled": (group(member("anna")), []),
-    "it is empty": (group(), ["It has no members."]),
+    "it is empty": (group(), ["The group has no members."]),
     "no target yet": (
         group(member("anna"), group_epoch=GroupEpoch(4)),
         ["The target of group epoch 4 is not computed yet."],

@@ -145,26 +145,27 @@ class ConnectMachine:
             error = f"the broker has no assignor {snapshot.assignor} (group.connect.assignors); it has: {known}"
             return TargetComputed(group_epoch=snapshot.group_epoch, target=None, assignor_error=error)
         try:
-            async with asyncio.timeout(snapshot.time_limit_ms / 1000):
+            async with asyncio.timeout(snapshot.time_limit_ms / 1000) as time_limit:
                 target = await assign(snapshot)
             return TargetComputed(group_epoch=snapshot.group_epoch, target=target)
-        except TimeoutError:
-            error = f"no target was computed within {snapshot.time_limit_ms} ms"
         except asyncio.CancelledError:
             serving = asyncio.current_task()
             if serving is not None and serving.cancelling():
                 raise  # the group has ended
             error = "the computation of the target was cancelled"
         except Exception as failure:
-            # An assignor may be a plug-in, and may raise any exception.
-            logger.exception(
-                "Group %s: the assignor %s could not compute the assignments, which stay as they are; will retry",
-                group_id,
-                snapshot.assignor,
-            )
-            # str() of a plug-in's exception may itself raise an exception.
-            text = "".join(traceback.format_exception_only(failure)).strip()
-            error = str(failure) if isinstance(failure, CoterieError) else text
+            if time_limit.expired():
+                error = f"no target was computed within {snapshot.time_limit_ms} ms"
+            else:
+                # An assignor may be a plug-in, and may raise any exception, for example a TimeoutError.
+                logger.exception(
+                    "Group %s: the assignor %s could not compute the assignments, which stay as they are; will retry",
+                    group_id,
+                    snapshot.assignor,
+                )
+                # str() of a plug-in's exception may itself raise an exception.
+                text = "".join(traceback.format_exception_only(failure)).strip()
+                error = str(failure) if isinstance(failure, CoterieError) else text
         error = without_lone_surrogates(error[:ERROR_LENGTH_MAX])  # the error is stored with the group
         return TargetComputed(group_epoch=snapshot.group_epoch, target=None, assignor_error=error)
 

@@ -19,7 +19,7 @@ from coterie.herder.group_view import worker_id_of_url
 from coterie.kafka.group_admin import ClassicGroupDescription, GroupAdmin, GroupConfig
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.group_description import GroupDescription
-from coterie.nouns.ids import GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GroupId, MemberId
 
 _DEFAULT_SERVERS = "localhost:9092"
 _SERVERS_KEY = "bootstrap.servers"
@@ -162,10 +162,12 @@ async def _remove_sole_match_and_return_name(admin: GroupAdmin, group_id: GroupI
     described = await _describe_existing_group(admin, group_id)
     if not described.members:
         raise WorldError(f"group {group_id} has no members, so there is none to remove")
+    if not member:
+        raise WorldError(f"MEMBER is empty: name the member of group {group_id} that is to be removed")
     names = name_by_member_id(described)
     found = _matching_members(described, member)
     if len(found) != 1:
-        known = ", ".join(names[one] for one in (found or names))
+        known = ", ".join(names[one] for one in (found or [one.member_id for one in described.members]))
         problem = f"{len(found)} members are called {member}" if found else f"there is no member {member}"
         raise WorldError(f"{problem} in group {group_id}; to name one member, use one of: {known}")
     (member_id,) = found
@@ -177,7 +179,7 @@ async def _remove_sole_match_and_return_name(admin: GroupAdmin, group_id: GroupI
 def _matching_members(group: GroupDescription | ClassicGroupDescription, text: str) -> list[MemberId]:
     """The ids of the members that ``text`` names: those with this member id or instance id, else, in a connect group,
     those with this ``host:port`` or name."""
-    by_id = [one.member_id for one in group.members if text in (one.member_id, one.instance_id or InstanceId(""))]
+    by_id = [one.member_id for one in group.members if text in (one.member_id, one.instance_id)]
     if by_id or isinstance(group, ClassicGroupDescription):
         return by_id
     return [one.member_id for one in group.members if text in (worker_id_of_url(one.url), one.name)]

@@ -1,5 +1,6 @@
 """A group as its coordinator describes it, for an operator: as tables and sentences, or as JSON."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -72,14 +73,14 @@ def _print_classic_group(group_id: GroupId, group: ClassicGroupDescription, cons
     if group.members:
         console.print(table)
     else:
-        console.print("It has no members.")
+        console.print(f"Group {escape(group_id)} has no members.")
 
 
 def connect_group_instability_sentences(group: GroupDescription) -> Iterator[str]:
     """One sentence for each fact that keeps the group from being stable: no members, a computation that is running or
     has failed, jobs that must stop or that wait, departed members, and jobs that no worker may run."""
     if not group.members:
-        yield "It has no members."
+        yield "The group has no members."
     yield from _computation_sentences(group)
     names = name_by_member_id(group)
     for member in group.members:
@@ -92,7 +93,7 @@ def connect_group_instability_sentences(group: GroupDescription) -> Iterator[str
             yield (f"{names[member.member_id]} must stop {_jobs_text(member.pending)}, and has not reported the stop.")
     for member in group.members:
         for holder, jobs in member.awaited_jobs_by_holder.items():
-            yield f"{names[member.member_id]} waits for {_jobs_text(jobs)}: {wait_reason(group, holder, jobs)}."
+            yield f"{names[member.member_id]} waits for {_jobs_text(jobs)}: {_wait_reason(group, names, holder, jobs)}."
     for departed in group.departed:
         name = worker_id_of_url(departed.url)
         if departed.reason:
@@ -123,15 +124,15 @@ def _computation_sentences(group: GroupDescription) -> Iterator[str]:
         yield f"The last computation has failed: {group.assignment_error}."
 
 
-def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
+def _wait_reason(group: GroupDescription, names: Mapping[MemberId, str], holder: MemberId, jobs: Jobs) -> str:
     """Why ``jobs``, which the target assigns to other members, cannot start there yet: what the group waits for from
-    ``holder``, the member or departed member that may still run them."""
-    name = name_by_member_id(group).get(holder, holder)
+    ``holder``, the member or departed member that may still run them. ``names``: see :func:`name_by_member_id`."""
+    name = names.get(holder, holder)
     member = _find_member(group, holder)
     if member is not None:
         if jobs & member.pending:
-            return f"{name} was told to stop, and has not reported the stop"
-        return f"{name} is told to stop with the response to its next heartbeat"
+            return f"{name} has received the order to stop them, and has not reported the stop"
+        return f"{name} receives the order to stop them with the response to its next heartbeat"
     departed = next((one for one in group.departed if one.member_id == holder), None)
     if departed is None:
         return f"{name} runs them"
@@ -145,7 +146,8 @@ def name_by_member_id(group: GroupDescription | ClassicGroupDescription) -> Mapp
     if isinstance(group, ClassicGroupDescription):
         return {one.member_id: one.member_id for one in group.members}
     names = {one.member_id: one.name or worker_id_of_url(one.url) for one in group.members}
-    names = {key: name if list(names.values()).count(name) == 1 else key for key, name in names.items()}
+    count_by_name = Counter(names.values())
+    names = {key: name if count_by_name[name] == 1 else key for key, name in names.items()}
     return {one.member_id: worker_id_of_url(one.url) for one in group.departed} | names
 
 
@@ -198,6 +200,7 @@ def group_json(group_id: GroupId, group: GroupDescription | ClassicGroupDescript
                 for one in group.members
             ],
         }
+    names = name_by_member_id(group)
     return {
         "group_id": group_id,
         "type": "connect",
@@ -210,14 +213,14 @@ def group_json(group_id: GroupId, group: GroupDescription | ClassicGroupDescript
         "leader": group.leader or None,
         "leader_epoch": group.leader_epoch,
         "config_offset": group.config_offset,
-        "members": [_member_json(group, one) for one in group.members],
+        "members": [_member_json(group, names, one) for one in group.members],
         "departed": [_departed_json(one) for one in group.departed],
         "unplaceable": [{"jobs": jobs_json(one.jobs), "reason": one.reason} for one in group.unplaceable],
         "configs": dict(group.configs),
     }
 
 
-def _member_json(group: GroupDescription, member: MemberDescription) -> dict[str, Any]:
+def _member_json(group: GroupDescription, names: Mapping[MemberId, str], member: MemberDescription) -> dict[str, Any]:
     return {
         "member_id": member.member_id,
         "name": member.name or None,
@@ -235,7 +238,7 @@ def _member_json(group: GroupDescription, member: MemberDescription) -> dict[str
         "target": jobs_json(member.target),
         "to_stop": jobs_json(member.pending or NO_JOBS),
         "waits_for": [
-            {"holder": holder, "jobs": jobs_json(jobs), "why": wait_reason(group, holder, jobs)}
+            {"holder": holder, "jobs": jobs_json(jobs), "why": _wait_reason(group, names, holder, jobs)}
             for holder, jobs in member.awaited_jobs_by_holder.items()
         ],
     }
