@@ -1,6 +1,6 @@
 """The units of assignment: connectors, tasks, and sets of both kinds."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, Self, TypeAlias
 
@@ -91,6 +91,14 @@ class Jobs:
         """Connectors by name, then tasks by connector and number. Jobs are always shown in this order."""
         yield from sorted(self.connectors)
         yield from sorted(self.tasks)
+
+    def task_numbers_by_connector(self) -> Mapping[ConnectorName, Sequence[int]]:
+        """The numbers of the tasks by connector, both sorted. Faster than sorting the tasks, since a connector has many
+        tasks."""
+        numbers: dict[ConnectorName, list[int]] = {}
+        for connector, number in self.tasks:
+            numbers.setdefault(connector, []).append(number)
+        return {connector: sorted(numbers[connector]) for connector in sorted(numbers)}
 
     @property
     def first(self) -> Job:

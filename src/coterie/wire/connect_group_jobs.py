@@ -61,12 +61,12 @@ def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
 def job_arrays(jobs: Jobs) -> Mapping[str, Any]:
     """The two arrays that state ``jobs`` in a struct, as values of the fields ``connectors`` and ``tasks``. They are
     sorted by name and number, so that equal sets are encoded as equal bytes."""
-    task_ids: dict[ConnectorName, list[int]] = {}
-    for connector, task in sorted(jobs.tasks):
-        task_ids.setdefault(connector, []).append(task)
     return {
         "connectors": sorted(jobs.connectors),
-        "tasks": [{"connector_id": connector, "task_ids": ids} for connector, ids in task_ids.items()],
+        "tasks": [
+            {"connector_id": connector, "task_ids": numbers}
+            for connector, numbers in jobs.task_numbers_by_connector().items()
+        ],
     }
 
 
