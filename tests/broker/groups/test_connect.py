@@ -1,6 +1,7 @@
 """The machine of connect groups as the broker runs it: computations in the broker, failures, and the reload."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -15,7 +16,8 @@ from coterie.broker.storage.log import BrokerLog
 from coterie.cli.assignors import assign_functions_by_name
 from coterie.groups.connect.messages import DescribeGroupResponse, GroupState, SetGroupConfigs
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.ids import GroupId, MemberId
+from coterie.nouns.connect_groups import LEAVE_BRIEFLY_EPOCH, ConfiguredJobs, HeartbeatResponse
+from coterie.nouns.ids import ConfigOffset, GroupId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.target_assignments import (
     AssignFunction,
@@ -250,3 +252,33 @@ async def test_a_broker_that_stops_refuses_pending_and_later_requests(log: Broke
         assert (await beat(groups, "w0")).error is ConnectErrorCode.NOT_COORDINATOR
         await pending
     assert log.topics[CONNECT_TOPIC.name].configs == {"cleanup.policy": "compact"}
+
+
+async def test_a_removal_that_could_not_be_written_is_not_logged(
+    log: BrokerLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.broker.groups.connect_log")
+    large = Jobs.of([ConnectorName("c" * 60_000)])
+    configured = ConfiguredJobs(config_offset=ConfigOffset(1), jobs=large)
+    numbers = count(1)
+
+    def removal_log_lines() -> int:
+        return sum("w0" in record.getMessage() for record in caplog.records)
+
+    async with connect_groups(log, {"even": even}) as groups:
+
+        async def beat_w0(epoch: int, **fields: Any) -> HeartbeatResponse:
+            given = {"configured": configured, "request_number": next(numbers), **NO_CLIENT_ASSIGNORS, **fields}
+            return await beat(groups, "w0", epoch, **given)
+
+        joined = await beat_w0(0)
+        await until(lambda found: found.assignment_epoch == found.group_epoch, groups)
+        assigned = await beat_w0(joined.member_epoch)
+        assert assigned.assignment is not None
+        await log.run_write(fill_disk)
+        assert (await beat_w0(LEAVE_BRIEFLY_EPOCH)).error is ConnectErrorCode.NOT_COORDINATOR
+        assert removal_log_lines() == 0
+        await log.run_write(lift_limit)
+        await until(lambda found: found.error is ConnectErrorCode.NONE, groups)
+        assert (await beat_w0(LEAVE_BRIEFLY_EPOCH)).error is ConnectErrorCode.NONE
+        assert removal_log_lines() == 1

@@ -40,7 +40,7 @@ class Counted:
         """The response to ``event``, or None."""
         before = self.group.metadata
         output = step(self.group, event, now_ms=self.now_ms)
-        self.counts.observe_step(self.group, event, output.records, before, self.now_ms)
+        self.counts.observe_step(self.group.group_id, event, output.records, before, self.now_ms)
         replies = [effect.response for effect in output.effects if isinstance(effect, Reply)]
         for response in replies:
             self.counts.observe_response(response)

@@ -86,6 +86,22 @@ async def test_a_bug_in_the_machine_loses_only_what_was_not_durable(log: BrokerL
         assert await groups.ask(C, add(0)) == counted(3)
 
 
+async def test_a_bug_in_an_effect_that_follows_an_append_refuses_the_request_and_reloads_the_group(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counters(log) as groups:
+        await groups.ask(C, add(3))
+        failures = [AssertionError("planted")]
+
+        def fail_once(*_: object) -> None:
+            if failures:
+                raise failures.pop()
+
+        monkeypatch.setattr(CounterMachine, "observe_response", fail_once)
+        assert (await groups.ask(C, add(2))).error is ErrorCode.not_coordinator
+        assert await groups.ask(C, add(0)) == counted(5), "the record of the failed request is in the log"
+
+
 async def test_a_deadline_resets_a_counter_and_a_reset_counter_is_removed(log: BrokerLog) -> None:
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     host = GroupHost(C, CounterMachine(reset_ms=20), (), lines, make_steady_clock_ms())

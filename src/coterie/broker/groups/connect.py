@@ -11,7 +11,7 @@ from typing import TypeAlias
 from coterie.broker.groups.connect_log import log_member_removals_and_computation_errors
 from coterie.broker.groups.connect_stats import ConnectGroupStats
 from coterie.broker.groups.heartbeats import MemberRequestGaps
-from coterie.broker.groups.host import RunChore
+from coterie.broker.groups.host import Observe, RunChore
 from coterie.broker.groups.log import GroupTopicFormat
 from coterie.broker.groups.registry import Groups
 from coterie.engine.output import Output, StepOutput
@@ -58,7 +58,7 @@ _REFUSAL_MESSAGES = {
     ErrorCode.coordinator_load_in_progress: "the group is being loaded from the broker's log; send the request again",
 }
 """The error message of a refused request, by error code."""
-_Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
+_Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification] | Observe
 
 
 class ConnectMachine:
@@ -86,18 +86,18 @@ class ConnectMachine:
     def step(self, group: Group, event: Event, /, *, now_ms: int) -> StepOutput[Record, _Effect]:
         before = group.metadata
         output = machine.step(group, event, now_ms=now_ms)
-        if output.records:
-            self.stats.observe_step(group, event, output.records, before, now_ms)
-            log_member_removals_and_computation_errors(group.group_id, event, output, before)
-        return Output(
-            records=output.records,
-            effects=tuple(
-                [
-                    self._make_computation_chore(group, one) if isinstance(one, ComputeTarget) else one
-                    for one in output.effects
-                ]
-            ),
+        performed = tuple(
+            self._make_computation_chore(group, one) if isinstance(one, ComputeTarget) else one
+            for one in output.effects
         )
+        if not output.records:
+            return Output(effects=performed)
+
+        def observe_step() -> None:
+            self.stats.observe_step(group.group_id, event, output.records, before, now_ms)
+            log_member_removals_and_computation_errors(group.group_id, event, output, before)
+
+        return Output(records=output.records, effects=(Observe(observe=observe_step), *performed))
 
     def _make_computation_chore(self, group: Group, order: ComputeTarget) -> RunChore[Notification]:
         """The chore that computes the target assignment for ``order``, an effect of the machine."""

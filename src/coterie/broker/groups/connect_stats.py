@@ -21,7 +21,6 @@ from coterie.groups.connect.messages import (
     SessionTimer,
     TargetComputed,
 )
-from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN_EPOCH
@@ -58,7 +57,7 @@ class ConnectGroupStats:
         self._longest_revocation_ms = 0
 
     def observe_step(
-        self, group: Group, event: Event, records: Sequence[Record], before: GroupRecord | None, now_ms: int
+        self, group_id: GroupId, event: Event, records: Sequence[Record], before: GroupRecord | None, now_ms: int
     ) -> None:
         """Count the computations, errors, removals and revocations among the ``records`` that the group's machine has
         written for ``event``. ``before`` is the group's metadata record before the step; None if there was none."""
@@ -78,11 +77,11 @@ class ConnectGroupStats:
                     self._removals[_removal_reason(event)] += 1
                 case CurrentAssignment(member_id=member_id, pending=pending):
                     if pending:
-                        self._revoked_at_ms.setdefault((group.group_id, member_id), now_ms)
+                        self._revoked_at_ms.setdefault((group_id, member_id), now_ms)
                     else:
-                        self._record_revocation_end_if_any(group.group_id, member_id, now_ms)
+                        self._record_revocation_end_if_any(group_id, member_id, now_ms)
                 case CurrentAssignmentRemoved(member_id=member_id):
-                    self._revoked_at_ms.pop((group.group_id, member_id), None)
+                    self._revoked_at_ms.pop((group_id, member_id), None)
                 case _:
                     pass
 

@@ -73,6 +73,14 @@ class RunChore(Generic[NotificationT]):
     """Must not raise an exception: a failure must be returned as a notification."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observe:
+    """An effect: call ``observe``, which logs or counts what the step has done. As an effect, it follows the step's
+    records: a step whose records could not be written has done nothing."""
+
+    observe: Callable[[], None]
+
+
 class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, ResponseT, KeyT]):
     """The coordinator of one kind of groups (classic or connect), as functions on a group's state. Its events are
     requests, deadlines that have passed (`TimerFired`), and notifications: events without a response."""
@@ -93,7 +101,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
 
     def step(
         self, group: GroupT, event: InputRequestT | NotificationT | TimerFired[KeyT], /, *, now_ms: int
-    ) -> StepOutput[RecordT, Effect[ResponseT, KeyT] | RunChore[NotificationT]]:
+    ) -> StepOutput[RecordT, Effect[ResponseT, KeyT] | RunChore[NotificationT] | Observe]:
         """Handle one event: change the group's state, and return the records to write and the effects, which must wait
         until the records are durable."""
         ...
@@ -166,7 +174,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._group = self._replay_records(records)
         self._log = log
         self._now_ms = now_ms
-        self._outbox: Outbox[Effect[ResponseT, KeyT] | RunChore[NotificationT]] = Outbox()
+        self._outbox: Outbox[Effect[ResponseT, KeyT] | RunChore[NotificationT] | Observe] = Outbox()
         self._pending_appends: dict[asyncio.Future[int], int] = {}
         """The number of records of each append that is not durable yet."""
         self._timers: Timers[KeyT] = Timers()
@@ -311,21 +319,25 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     # -- step, append, perform ----------------------------------------------------------------------------------------
 
     def _handle_event(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
-        """Step the machine with ``event``. An exception is a bug in Coterie: it is logged, all pending requests are
-        refused with NOT_COORDINATOR, and the group is reloaded."""
+        """Step the machine with ``event``; an exception is a bug in Coterie (:meth:`_invalidate_after_bug`)."""
         try:
             self._step_machine(event)
         except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the group is reloaded
-            self._count_and_log_failure(
-                bug,
-                "Bug in Coterie: the coordinator of group %s failed%s; its pending requests are refused, and the group"
-                " is reloaded from the broker's log. Its last events:\n%s",
-                self._trace.recent_text(),
-                stack_of=bug,
-            )
-            self._invalidate_and_refuse_pending()
+            self._invalidate_after_bug(bug)
         if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
             self._wake.set()
+
+    def _invalidate_after_bug(self, bug: Exception) -> None:
+        """Log ``bug``, an exception of a step or of its effects, and refuse all pending requests with NOT_COORDINATOR;
+        then `run` reloads the group."""
+        self._count_and_log_failure(
+            bug,
+            "Bug in Coterie: the coordinator of group %s failed%s; its pending requests are refused, and the group"
+            " is reloaded from the broker's log. Its last events:\n%s",
+            self._trace.recent_text(),
+            stack_of=bug,
+        )
+        self._invalidate_and_refuse_pending()
 
     def _step_machine(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
         """Step the machine with ``event``, append the records, and perform the effects that wait for no record."""
@@ -357,7 +369,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._invalidate_and_refuse_pending()
             return
         self._outbox.mark_durable(records)
-        self._perform_durable_effects()
+        try:
+            self._perform_durable_effects()
+        except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the group is reloaded
+            self._invalidate_after_bug(bug)
         if not self.has_state:
             self._wake.set()
 
@@ -366,8 +381,9 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         for effect in self._outbox.pop_durable_effects():
             self._perform_effect(effect)
 
-    def _perform_effect(self, effect: Effect[ResponseT, KeyT] | RunChore[NotificationT]) -> None:
-        """Set or cancel a timer, pass a response to its pending request, or let `run` start a chore."""
+    def _perform_effect(self, effect: Effect[ResponseT, KeyT] | RunChore[NotificationT] | Observe) -> None:
+        """Set or cancel a timer, pass a response to its pending request, let `run` start a chore, or call the
+        function of an `Observe`."""
         match effect:
             case SetTimer(key=key, at_ms=at_ms):
                 self._timers.set(key, at_ms)
@@ -376,13 +392,17 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             case CancelTimer(key=key):
                 self._timers.cancel(key)
             case Reply(to=reply_to, response=response):
-                asked = self._pending_requests.pop(reply_to, None)
+                asked = self._pending_requests.get(reply_to)
                 if asked is not None:
+                    # If this call raises an exception, the request is refused with the other pending requests.
                     self._machine.observe_response(self._group, asked.request, response)
+                    del self._pending_requests[reply_to]
                     _set_response(asked, response)
             case RunChore():
                 self._new_chores.append(effect)
                 self._wake.set()
+            case Observe(observe=observe):
+                observe()
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
