@@ -3,7 +3,7 @@
 from coterie.config.infos import NULL_VALUE_ERROR, ConfigInfos
 from coterie.herder.messages import (
     AskPlugins,
-    ConfigNotValidated,
+    ConfigCouldNotBeValidated,
     FindConfigLogEnd,
     PluginQuestionAnswered,
     ShutdownOrdered,
@@ -76,7 +76,7 @@ def test_a_config_without_a_class_is_refused() -> None:
 def test_a_config_that_cannot_be_validated_is_no_invalid_config() -> None:
     herder = opened_herder()
     id_ = herder.send_request(ValidateConnectorConfig(config=CONFIG))
-    herder.feed(ConfigNotValidated(id=id_, failure="no server"))
+    herder.feed(ConfigCouldNotBeValidated(id=id_, failure="no server"))
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
     assert (answer.problem, answer.message) == (Problem.NOT_VALIDATED, "Failed to validate the config: no server")

@@ -9,11 +9,11 @@ from coterie.herder.seams import TaskSpec
 from coterie.herder.work import (
     CheckpointClosed,
     Failed,
+    FailedQueryHoldingCheckpoint,
     LocalJobsState,
     LocalTaskState,
     NotStarted,
     OwnershipUnconfirmed,
-    QueryFailed,
     Restarting,
     Running,
     Starting,
@@ -32,8 +32,8 @@ STATES: dict[type[LocalTaskState], tuple[LocalTaskState, bool]] = {
     Starting: (Starting(spec=START), True),
     Running: (Running(spec=START, has_progressed_since_start=False, failures_since_progress=0), True),
     # The checkpoint of a failed query is held until the task is stopped.
-    QueryFailed: (
-        QueryFailed(
+    FailedQueryHoldingCheckpoint: (
+        FailedQueryHoldingCheckpoint(
             spec=START,
             has_progressed_since_start=True,
             failures_since_progress=4,

@@ -33,7 +33,7 @@ class Writers:
     async def wait_until_readable(self, end_offset: int) -> None:
         """Wait until the log's end is ``end_offset``: Kafka writes the marker of a transaction after its response."""
         async with asyncio.timeout(DEADLINE_S):
-            while await self.log.end_offset() != end_offset:  # noqa: ASYNC110 - no event announces a marker
+            while await self.log.end_position() != end_offset:  # noqa: ASYNC110 - no event announces a marker
                 await asyncio.sleep(0.01)
 
     async def keys(self) -> list[str]:
@@ -65,7 +65,7 @@ async def test_a_leader_writes_whole_transactions_whose_end_needs_no_marker(writ
     await writers.wait_until_readable(4)
     assert await writers.keys() == ["a", "b", "c"]
     assert await writers.log.append(lines("plain")) == 6
-    assert await writers.log.end_offset() == 6
+    assert await writers.log.end_position() == 6
 
 
 async def test_a_leader_that_opens_the_log_fences_the_one_before_it(writers: Writers) -> None:
@@ -123,7 +123,7 @@ async def test_the_end_of_a_transaction_is_known_before_its_append_has_returned(
     async def find_end() -> None:
         async with asyncio.timeout(DEADLINE_S):
             while not found or found[-1] == 0:
-                found.append(await writers.log.end_offset())
+                found.append(await writers.log.end_position())
 
     def commit_and_find_end(self: LeaderTopicLog, producer: object) -> None:
         commit(self, producer)

@@ -60,7 +60,7 @@ def system_threads(*, at_most: int) -> int:
 
 async def test_a_new_topic_is_read_to_its_end_at_once(topics: TopicsClient) -> None:
     log = await open_or_create_log(topics, fresh_name())
-    assert await log.end_offset() == 0
+    assert await log.end_position() == 0
     assert await read_to_end(log) == []
 
 
@@ -68,14 +68,14 @@ async def test_the_end_of_each_of_many_new_topics_is_found_at_once(topics: Topic
     """For a moment, Kafka's new leader of a partition may not know yet that it is the leader."""
     for _ in range(12):
         log = await open_or_create_log(topics, fresh_name(), partitions=5)
-        assert await log.end_offset() == 0
+        assert await log.end_position() == 0
 
 
 async def test_appended_records_and_tombstones_are_read_in_order(topics: TopicsClient, bootstrap: str) -> None:
     log = await open_or_create_log(topics, await uncompacted(bootstrap))
     assert await log.append([line("a", "1"), line("b", "2"), line("a", None)]) == 3
     assert await log.append([line("c", "")]) == 4
-    assert await log.end_offset() == 4
+    assert await log.end_position() == 4
     lines = await read_to_end(log)
     assert [(one.offset, one.key, one.value) for one in lines] == [
         (0, b"a", b"1"),
@@ -120,13 +120,13 @@ async def test_a_follower_reads_lines_of_committed_transactions_only(topics: Top
         producer.flush(DEADLINE_S)
         await asyncio.to_thread(ends, DEADLINE_S)
     async with asyncio.timeout(DEADLINE_S):
-        while await log.end_offset() != 4:  # noqa: ASYNC110 - Kafka writes the markers after it has answered
+        while await log.end_position() != 4:  # noqa: ASYNC110 - Kafka writes the markers after it has answered
             await asyncio.sleep(0.01)
     producer.begin_transaction()
     producer.produce(name, key="transactional", value="open")
     producer.flush(DEADLINE_S)
     assert await log.append([line("plain")]) == 6
-    assert await log.end_offset() == 4, "the open transaction hides itself and the line after it"
+    assert await log.end_position() == 4, "the open transaction hides itself and the line after it"
     steps: list[LogProgress] = []
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
         async for progress in follow:
@@ -154,7 +154,7 @@ async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions
     for key in keys:
         assert [one.value for one in lines if one.key == key.encode()] == [b"1", b"2", b"3"]
         assert len({one.partition for one in lines if one.key == key.encode()}) == 1
-    assert await log.end_offset() == max(one.offset for one in lines) + 1
+    assert await log.end_position() == max(one.offset for one in lines) + 1
 
 
 async def test_another_client_reads_all_written_lines(topics: TopicsClient, bootstrap: str) -> None:
@@ -309,7 +309,7 @@ async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstra
     with pytest.raises(WorldError, match="is closed"):
         await log.append([line("b")])
     with pytest.raises(WorldError, match="is closed"):
-        await log.end_offset()
+        await log.end_position()
     assert threading.active_count() == threads_before
     assert system_threads(at_most=system_before) <= system_before
 
@@ -338,4 +338,4 @@ async def test_a_cancelled_append_does_not_affect_other_appends(topics: TopicsCl
     given_up.cancel()
     end = await log.append([line("last")])
     assert [one.key for one in await read_to_end(log)][-1] == b"last"
-    assert await log.end_offset() == end
+    assert await log.end_position() == end

@@ -195,7 +195,7 @@ async def served_listeners(worker: Worker, rules: AccessRules, authority: Author
                 )
                 group.create_task(serve_while_work_runs(app, [socket], ended.wait()))
             try:
-                yield [one.url for one in bound]
+                yield [one.bound_url for one in bound]
             finally:
                 ended.set()
 

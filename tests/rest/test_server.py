@@ -165,7 +165,7 @@ def test_two_listeners_may_have_the_same_port_on_different_hosts() -> None:
     port = free_port()
     listeners = [RestListener(RestScheme.HTTP, host, port) for host in ("127.0.0.1", "127.0.0.2")]
     with open_listeners(listeners, RestTls()) as bound:
-        assert [listener.url for listener in bound] == [f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}"]
+        assert [listener.bound_url for listener in bound] == [f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}"]
 
 
 @pytest.mark.parametrize(("host", "client_host"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1")])

@@ -129,7 +129,7 @@ class MemoryLog:
         self._grown = asyncio.Event()
         return len(self.lines)
 
-    async def end_offset(self) -> int:
+    async def end_position(self) -> int:
         self.end_lookups += 1
         if self.unreachable:
             raise WorldError("the log cannot be reached")

@@ -59,7 +59,7 @@ class Log(Protocol):
         """
         ...
 
-    async def end_offset(self) -> int:
+    async def end_position(self) -> int:
         """The position of a reader that has read all durable records; with several partitions, the greatest of these
         positions. An open transaction hides its own records and all records after them: the end is before it.
 

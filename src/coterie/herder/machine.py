@@ -43,11 +43,11 @@ from coterie.herder.messages import (
     AppendForSessionKey,
     AppendForWrites,
     CheckpointGenerationCreationEnded,
+    ConfigCouldNotBeValidated,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
     ConfigLinesRead,
     ConfigLogEndLookupEnded,
-    ConfigNotValidated,
     ConfigValidationCompleted,
     Event,
     GroupLeft,
@@ -167,7 +167,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case (
             RequestArrived()
             | ConfigValidationCompleted()
-            | ConfigNotValidated()
+            | ConfigCouldNotBeValidated()
             | PluginQuestionAnswered()
             | OffsetReadEnded()
             | OffsetChangeEnded()
@@ -433,7 +433,7 @@ def _on_request_event(
     turn: Turn,
     event: RequestArrived
     | ConfigValidationCompleted
-    | ConfigNotValidated
+    | ConfigCouldNotBeValidated
     | PluginQuestionAnswered
     | OffsetReadEnded
     | OffsetChangeEnded
@@ -446,7 +446,7 @@ def _on_request_event(
             _on_request_arrived(turn, event)
         case (
             ConfigValidationCompleted()
-            | ConfigNotValidated()
+            | ConfigCouldNotBeValidated()
             | PluginQuestionAnswered()
             | OffsetReadEnded()
             | OffsetChangeEnded()
@@ -483,14 +483,14 @@ def _on_append_failed(turn: Turn, event: ConfigLinesAppendFailed) -> None:
 def _on_runtime_answer(
     turn: Turn,
     event: ConfigValidationCompleted
-    | ConfigNotValidated
+    | ConfigCouldNotBeValidated
     | PluginQuestionAnswered
     | OffsetReadEnded
     | OffsetChangeEnded,
 ) -> None:
     """Pass what the runtime has answered for a request to the module of the request."""
     match event:
-        case ConfigValidationCompleted() | ConfigNotValidated():
+        case ConfigValidationCompleted() | ConfigCouldNotBeValidated():
             writes.on_validation_ended(turn, event)
             questions.on_validation_ended(turn, event)
         case PluginQuestionAnswered():

@@ -257,7 +257,7 @@ class ConfigValidationCompleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigNotValidated:
+class ConfigCouldNotBeValidated:
     """The runtime could not validate the config of a request."""
 
     id: RequestId
@@ -389,7 +389,7 @@ ChoreResult: TypeAlias = (
     | TaskConfigsPublicationEnded
     | SessionKeyMade
     | ConfigValidationCompleted
-    | ConfigNotValidated
+    | ConfigCouldNotBeValidated
     | PluginQuestionAnswered
     | OffsetReadEnded
     | OffsetChangeEnded
@@ -571,7 +571,7 @@ class MakeSessionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateConfig:
-    """Validate the config of a write or of a question → ConfigValidationCompleted | ConfigNotValidated"""
+    """Validate the config of a write or of a question → ConfigValidationCompleted | ConfigCouldNotBeValidated"""
 
     id: RequestId
     """The request that contains the config."""

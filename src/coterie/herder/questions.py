@@ -12,7 +12,7 @@ from coterie.herder.connector_names import name_errors
 from coterie.herder.messages import (
     AskPlugins,
     CancelTimer,
-    ConfigNotValidated,
+    ConfigCouldNotBeValidated,
     ConfigValidationCompleted,
     PluginQuestionAnswered,
     Reply,
@@ -75,14 +75,14 @@ def on_answered(turn: Turn, event: PluginQuestionAnswered) -> None:
             pass
 
 
-def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNotValidated) -> None:
+def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigCouldNotBeValidated) -> None:
     """Answer the question with the result of the validation. Does nothing if the id is not that of a pending question,
     for example of a write."""
     pending = turn.herder.requests.questions.get(event.id)
     if pending is None or not isinstance(question := pending.question, ValidateConnectorConfig):
         return
     match event:
-        case ConfigNotValidated(failure=failure):
+        case ConfigCouldNotBeValidated(failure=failure):
             _answer_question(turn, event.id, not_validated_refusal(failure))
         case ConfigValidationCompleted(infos=infos) if (
             message := _exception_text_if_connect_raises(infos)

@@ -29,10 +29,10 @@ from coterie.herder.work import (
     AffectedConnectors,
     CheckpointClosed,
     Failed,
+    FailedQueryHoldingCheckpoint,
     LocalTask,
     NotStarted,
     OwnershipUnconfirmed,
-    QueryFailed,
     Restarting,
     Running,
     Starting,
@@ -69,14 +69,14 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
         run.state = NotStarted()
         run.outage = None
     match run.state:
-        case Running(spec=start) | QueryFailed(spec=start) if start != spec or run.restart_is_ordered:
+        case Running(spec=start) | FailedQueryHoldingCheckpoint(spec=start) if start != spec or run.restart_is_ordered:
             run.state = Stopping(spec=start)
             turn.emit(StopTask(task=task, grace_ms=herder.task_stop_grace_ms(turn.now_ms)))
-        case QueryFailed(spec=start, trace=trace, restarts_at_ms=None):
+        case FailedQueryHoldingCheckpoint(spec=start, trace=trace, restarts_at_ms=None):
             run.state = Stopping(spec=start, next_state=Failed(spec=start, trace=trace))
             turn.emit(StopTask(task=task, grace_ms=0))
-        case QueryFailed(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.has_valid_lease(
-            turn.now_ms
+        case FailedQueryHoldingCheckpoint(restarts_at_ms=int(at_ms)) as dead if (
+            turn.now_ms >= at_ms and herder.place.has_valid_lease(turn.now_ms)
         ):
             run.state = Restarting(
                 spec=dead.spec,
@@ -143,7 +143,9 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
             statuses.report_status(turn, task, JobState.RESTARTING)
         case Failed(trace=trace):
             statuses.report_status(turn, task, JobState.FAILED, trace)
-        case Starting() | Running() | QueryFailed() | Restarting() | StartRetryPending() if run.outage is not None:
+        case Starting() | Running() | FailedQueryHoldingCheckpoint() | Restarting() | StartRetryPending() if (
+            run.outage is not None
+        ):
             statuses.report_status(turn, task, JobState.RESTARTING, run.outage)
         case Starting(is_operator_restart=True):
             statuses.report_status(turn, task, JobState.RESTARTING)
@@ -152,7 +154,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
             statuses.report_status(turn, task, JobState.UNASSIGNED)
         case (
             Running(has_progressed_since_start=True)
-            | QueryFailed(has_progressed_since_start=True)
+            | FailedQueryHoldingCheckpoint(has_progressed_since_start=True)
             | Restarting(has_progressed_since_start=True)
         ):
             statuses.report_status(turn, task, JobState.RUNNING)
@@ -185,7 +187,7 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
         case Stopping(next_state=Failed()) as stopping:
             run.state = replace(stopping, next_state=None)
             run.restart_is_ordered = True
-        case Starting() | Running() | QueryFailed() | Restarting() if not only_failed:
+        case Starting() | Running() | FailedQueryHoldingCheckpoint() | Restarting() if not only_failed:
             run.restart_is_ordered = True
         case _:
             pass  # It starts anyway as soon as it may: after its stop, with another config, or when it is confirmed.
@@ -264,7 +266,7 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
             state.failures_since_progress or not state.has_progressed_since_start
         ):
             run.state = replace(state, has_progressed_since_start=True, failures_since_progress=0)
-        case QueryFailed(has_progressed_since_start=False) as dead:
+        case FailedQueryHoldingCheckpoint(has_progressed_since_start=False) as dead:
             run.state = replace(dead, has_progressed_since_start=True)
         case _:
             pass
@@ -318,7 +320,7 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
     run = turn.herder.work.local_tasks.get(event.task)
     closed_checkpoints.set_closed_checkpoint_timer(turn, event.task.connector)
     match run and run.state:
-        case Running(spec=start) | QueryFailed(spec=start):
+        case Running(spec=start) | FailedQueryHoldingCheckpoint(spec=start):
             assert run is not None
             run.state = CheckpointClosed(spec=start)
             connectors.resplit_if_config_is_of_last_split(turn, start)
@@ -358,7 +360,7 @@ def _schedule_query_restart_or_fail(
     before: Starting | Running | Restarting,
     *,
     what_failed: str = "The query",
-) -> QueryFailed:
+) -> FailedQueryHoldingCheckpoint:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
     says. If the wait before the restart is :data:`REPORTED_RESTART_DELAY_MIN_MS` or longer, the failure is stored as
     :attr:`.LocalTask.outage`, which the task's status contains; ``what_failed`` is the subject of its text. If the
@@ -376,7 +378,7 @@ def _schedule_query_restart_or_fail(
             )
     elif event.can_restart:
         trace = _log_final_failure_and_make_trace(turn, event, failures, event.restart_policy)
-    return QueryFailed(
+    return FailedQueryHoldingCheckpoint(
         spec=before.spec,
         has_progressed_since_start=before.has_progressed_since_start,
         failures_since_progress=failures,

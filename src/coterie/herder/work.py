@@ -62,8 +62,9 @@ class CheckpointClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryFailed:
-    """The query has failed; this worker still holds the checkpoint."""
+class FailedQueryHoldingCheckpoint:
+    """The task's query has failed, and this worker still holds the task's checkpoint: the query is restarted on this
+    checkpoint, or the task is stopped."""
 
     spec: TaskSpec
     has_progressed_since_start: bool
@@ -88,7 +89,7 @@ class Starting:
     """Whether the query has reported progress, which may happen before the start returns."""
     failures_since_progress: int = 0
     """How often starts with ``spec`` have failed in a row, or the query has failed since it last progressed."""
-    early_end: QueryFailed | OwnershipUnconfirmed | CheckpointClosed | None = None
+    early_end: FailedQueryHoldingCheckpoint | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its start returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the start."""
@@ -107,7 +108,7 @@ class Restarting:
     """How often the query has failed since it last progressed."""
     restart_policy: RestartPolicy
     """The policy of the failure before this restart."""
-    early_end: QueryFailed | OwnershipUnconfirmed | CheckpointClosed | None = None
+    early_end: FailedQueryHoldingCheckpoint | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its restart returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the restart."""
@@ -137,7 +138,7 @@ LocalTaskState: TypeAlias = (
     NotStarted
     | Starting
     | Running
-    | QueryFailed
+    | FailedQueryHoldingCheckpoint
     | Restarting
     | Stopping
     | Failed
@@ -171,7 +172,7 @@ class LocalTask:
     @property
     def may_hold_checkpoint(self) -> bool:
         """Whether this worker holds the task's checkpoint, or may hold it: then it owns the task. This includes a
-        failed query that waits for its restart (:class:`QueryFailed`)."""
+        failed query that waits for its restart (:class:`FailedQueryHoldingCheckpoint`)."""
         return not isinstance(
             self.state, NotStarted | Failed | StartRetryPending | OwnershipUnconfirmed | CheckpointClosed
         )
@@ -181,7 +182,11 @@ class LocalTask:
         """Whether the query has failed and was not restarted since then. Also true while the start or restart of a
         query that has already failed has not returned."""
         match self.state:
-            case QueryFailed() | Starting(early_end=QueryFailed()) | Restarting(early_end=QueryFailed()):
+            case (
+                FailedQueryHoldingCheckpoint()
+                | Starting(early_end=FailedQueryHoldingCheckpoint())
+                | Restarting(early_end=FailedQueryHoldingCheckpoint())
+            ):
                 return True
             case _:
                 return False

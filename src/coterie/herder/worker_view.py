@@ -6,11 +6,11 @@ from coterie.herder.state import Herder
 from coterie.herder.work import (
     CheckpointClosed,
     Failed,
+    FailedQueryHoldingCheckpoint,
     LocalTask,
     LocalTaskState,
     NotStarted,
     OwnershipUnconfirmed,
-    QueryFailed,
     Restarting,
     Running,
     Starting,
@@ -74,7 +74,7 @@ def _task_phase(state: LocalTaskState) -> str:
             return "closed"
         case (
             Running(has_progressed_since_start=has_progressed_since_start)
-            | QueryFailed(has_progressed_since_start=has_progressed_since_start)
+            | FailedQueryHoldingCheckpoint(has_progressed_since_start=has_progressed_since_start)
             | Restarting(has_progressed_since_start=has_progressed_since_start)
         ):
             return "running" if has_progressed_since_start else "started"

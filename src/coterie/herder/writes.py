@@ -37,7 +37,7 @@ from coterie.herder.messages import (
     AppendForWrites,
     ApplyOffsetChange,
     CancelTimer,
-    ConfigNotValidated,
+    ConfigCouldNotBeValidated,
     ConfigValidationCompleted,
     FindConfigLogEnd,
     LogEndLookupForWrite,
@@ -418,14 +418,14 @@ def abort_forbidden_offset_changes(turn: Turn) -> None:
 # -- events of writes -------------------------------------------------------------------------------------------------
 
 
-def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNotValidated) -> None:
+def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigCouldNotBeValidated) -> None:
     """Queue the validated write. Refuse it when its config or the connector's name is not valid, or when it could not
     be validated. A write with initial offsets of a new connector first lets the runtime set these offsets. Does nothing
     if no such write is being validated."""
     write = turn.herder.requests.writes.get(event.id)
     if write is None or not isinstance(write.phase, ValidatingWrite):
         return
-    if isinstance(event, ConfigNotValidated):
+    if isinstance(event, ConfigCouldNotBeValidated):
         _answer_write(turn, write, not_validated_refusal(event.failure))
         return
     if (message := event.infos.unknown_class_message) is not None:

@@ -423,7 +423,7 @@ class TopicLog:
             for delivery in deliveries:
                 delivery.cancel()
 
-    async def end_offset(self) -> int:
+    async def end_position(self) -> int:
         """The end of the topic, as a value of ``LogProgress.position``: that of a reader that has read all durable,
         committed records. With several partitions it is the greatest of their end offsets.
 

@@ -97,8 +97,8 @@ class AuditLine:
             **self.parameters,
         }
         body = _masked_json_object_or_empty(bytes(response.body))
-        if context.replaced_config is not None:
-            line["before"] = masked_config(context.replaced_config)
+        if context.config_before_request is not None:
+            line["before"] = masked_config(context.config_before_request)
         if response.status_code < 400:
             line |= self._after_field_or_empty(body)
         line["status"] = response.status_code
@@ -138,11 +138,11 @@ def set_audited_header_only_if_forwarded(request: Request, response: Response) -
     return response
 
 
-def keep_replaced_config_for_audit(request: Request, answer: Answer) -> None:
-    """Keep the config that the write of ``request`` has replaced, for the audit line. The herder's ``answer`` contains
-    the config if the write has changed or deleted a connector; for every other answer, nothing is kept."""
+def keep_config_before_request_for_audit(request: Request, answer: Answer) -> None:
+    """Keep the connector's config before the write of ``request``, for the audit line. The herder's ``answer`` contains
+    this config if the write has changed or deleted a connector; for every other answer, nothing is kept."""
     if isinstance(answer, WrittenConnector | DeletedConnector):
-        context_of(request).replaced_config = answer.replaced_config
+        context_of(request).config_before_request = answer.replaced_config
 
 
 def _masked_json_object_or_empty(body: bytes) -> Mapping[str, Any]:

@@ -74,8 +74,8 @@ class HerderClient:
         """
         if isinstance(herder_request, ClientWrite) and not isinstance(herder_request, PutTaskConfigs):
 
-            def keep_replaced_config_and_respond(answer: Answer) -> Response:
-                audit.keep_replaced_config_for_audit(request, answer)
+            def keep_config_before_request_and_respond(answer: Answer) -> Response:
+                audit.keep_config_before_request_for_audit(request, answer)
                 return to_response_or_raise(answer)
 
             return await perform_or_forward_write(
@@ -85,7 +85,7 @@ class HerderClient:
                 body,
                 herder_request,
                 self.sign,
-                keep_replaced_config_and_respond,
+                keep_config_before_request_and_respond,
             )
         answer = await self.worker.ask(herder_request)
         if isinstance(answer, RequestRefused) and answer.problem in (Problem.NOT_LEADER, Problem.NOT_THIS_WORKER):

@@ -32,8 +32,9 @@ class RequestContext:
     """Written by `bodies`; None before the whole body was received."""
     has_audit_line: bool = False
     """Written by `audit`: whether the audit log, of this worker or of another one, has the line of the request."""
-    replaced_config: Mapping[str, str] | None = None
-    """Written by `audit`: the config that the request has replaced; None if it has replaced none."""
+    config_before_request: Mapping[str, str] | None = None
+    """Written by `audit`: the connector's config before the request, if the request has changed or deleted the
+    connector. Otherwise None; also if there was no connector before, or its config before is not known any more."""
 
 
 def context_of(request: Request) -> RequestContext:

@@ -61,8 +61,9 @@ class BoundListener:
         return port
 
     @property
-    def url(self) -> str:
-        """The scheme, the address and the port, for log lines."""
+    def bound_url(self) -> str:
+        """The scheme, and the address and the port to which the socket is bound, for log lines. Not the URL that the
+        worker advertises."""
         host = self.socket.getsockname()[0]
         scheme = RestScheme.HTTP if self.tls is None else RestScheme.HTTPS
         return f"{scheme.value}://{format_host_for_url(host)}:{self.port}"
@@ -215,7 +216,7 @@ async def serve_while_work_runs(
 def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
     """uvicorn's server of ``app`` for one listener."""
     config = uvicorn.Config(
-        _RequestLimiter(app, listener.url),
+        _RequestLimiter(app, listener.bound_url),
         http=_RestConnectionProtocol,
         ws="none",
         lifespan="off",

@@ -119,7 +119,7 @@ def worker_json(
             "delay_left_ms": 0 if rebalance_delay_ends_ms is None else max(rebalance_delay_ends_ms - now_ms, 0),
         },
         "assigned": jobs_json(view.assigned),
-        "tasks": [_task_view_json(task) for task in view.tasks],
+        "tasks": [_task_phase_and_progress_json(task) for task in view.tasks],
         "missing_jars": dict(missing_jars),
         "plugin_threads": {"lost": view.lost_threads, "no_new_jobs": view.no_new_jobs_reason},
         "event_loop": {"longest_stall_ms": round(longest_stall_ms, 1)},
@@ -138,7 +138,7 @@ def _task_id_json(task: ConnectorTaskId) -> Json:
     return {"connector": task.connector, "task": task.task}
 
 
-def _task_view_json(view: TaskView) -> Json:
+def _task_phase_and_progress_json(view: TaskView) -> Json:
     return {
         **_task_id_json(view.task),
         "phase": view.phase,

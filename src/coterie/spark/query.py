@@ -486,7 +486,7 @@ class TaskQuery:
                 is_small=whole_batch.is_small,
                 has_bounded_spark_partitions=lambda: whole_batch.has_bounded_spark_partitions,
             )
-            batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
+            batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator_for_atomic_sink=separator)
             return [
                 self._register_clean_up(clean_up_stack, sink.stage(batch))
             ], lambda: separator.bad_row_summary_so_far

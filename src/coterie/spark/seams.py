@@ -111,9 +111,9 @@ class Source(Protocol):
 
     @classmethod
     def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
-        """A value for each of :meth:`keys_to_infer`, by key, inferred from the existing input. All tasks of a
-        checkpoint generation have these values. A later generation that reads one of the same source partitions keeps
-        them. Called when :meth:`validate` returns no error.
+        """A value for each of :meth:`keys_to_infer`, by key, inferred from the existing input; an empty mapping if
+        there is no such key. All tasks of a checkpoint generation have these values. A later generation that reads one
+        of the same source partitions keeps them. Called when :meth:`validate` returns no error.
 
         :raises ConfigError: when there is no input, or Spark cannot read the input; the error names the key to set.
         :raises WorldError: when the source cannot be reached.
@@ -266,7 +266,7 @@ class Batch:
     """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
     compute_has_bounded_spark_partitions: Callable[[], bool] = lambda: False
     """Returns the result of :meth:`Source.has_bounded_spark_partitions` for the batch."""
-    bad_row_separator: BadRowSeparator | None = None
+    bad_row_separator_for_atomic_sink: BadRowSeparator | None = None
     """Separates the batch's good and bad rows, for a sink that writes both in one transaction
     (:attr:`Sink.atomic_dead_letter_destinations`); else None. Such a sink takes its rows from this separator and not
     from :attr:`rows`, which are the good rows of another evaluation."""
@@ -349,8 +349,8 @@ class Sink(Protocol):
     options."""
     atomic_dead_letter_destinations: ClassVar[tuple[type[DeadLetterDestination], ...]]
     """The kinds of dead letter destination to which the sink writes in the same commit as the good rows of a batch. For
-    these kinds :meth:`stage` receives a batch with a :attr:`Batch.bad_row_separator`; the sink's config names the
-    destination.
+    these kinds :meth:`stage` receives a batch with a :attr:`Batch.bad_row_separator_for_atomic_sink`; the sink's config
+    names the destination.
 
     For other kinds the batch contains only the good rows. A separate sink commits the bad rows before the good rows."""
 

@@ -256,7 +256,7 @@ class Supervisor:
             Spark is not running any more.
         """
         with self._lock:
-            run_and_query = self._find_unstopped_run(task)
+            run_and_query = self._find_run_with_query_not_being_stopped(task)
             if run_and_query is None or not isinstance(failed_state := run_and_query[0].state, QueryFailedState):
                 raise WorldError(
                     f"Task {task} cannot be restarted on this worker: it has no failed query here that still holds the "
@@ -306,7 +306,7 @@ class Supervisor:
         returned. The caller must then give up the worker's membership of the group."""
         with self._lock:
             halted_runs = list(self._runs)
-            ended_runs = self._mark_unstopped_runs_ended()
+            ended_runs = self._mark_ended_and_remove_runs_not_being_stopped()
             for run, _ in ended_runs:
                 self._events.put(TaskHalted(task=run.task))
         # Close all fences before waiting for one: a run that hangs in its commit must not keep the others running. A
@@ -328,14 +328,14 @@ class Supervisor:
         the JVM has ended or is about to end. Rejects their further commits, and waits for running commits,
         :data:`RUNNING_COMMITS_TIMEOUT_MS` at most."""
         with self._lock:
-            runs = [run for run, _ in self._mark_unstopped_runs_ended()]
+            runs = [run for run, _ in self._mark_ended_and_remove_runs_not_being_stopped()]
         _close_fences_and_wait_with_limit(runs)
 
     def held_checkpoint(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
         """The checkpoint that the run of ``task`` on this worker holds; None when there is no such run, or the run is
         being started or stopped."""
         with self._lock:
-            run_and_query = self._find_unstopped_run(task)
+            run_and_query = self._find_run_with_query_not_being_stopped(task)
             return None if run_and_query is None else run_and_query[1].held_checkpoint
 
     def running_and_stopping_queries(self) -> list[TaskQuery]:
@@ -610,10 +610,10 @@ class Supervisor:
         return None
 
     def _mark_run_stopping(self, task: ConnectorTaskId) -> tuple[SupervisedTaskRun, TaskQuery] | None:
-        """Change the state of the run of :meth:`_find_unstopped_run` to QueryStoppingState. Returns the run and its
-        query; None when ``task`` has no such run."""
+        """Change the state of the run of :meth:`_find_run_with_query_not_being_stopped` to QueryStoppingState. Returns
+        the run and its query; None when ``task`` has no such run."""
         with self._lock:
-            run_and_query = self._find_unstopped_run(task)
+            run_and_query = self._find_run_with_query_not_being_stopped(task)
             if run_and_query is not None:
                 run_and_query[0].state = QueryStoppingState(query=run_and_query[1])
             return run_and_query
@@ -848,12 +848,13 @@ class Supervisor:
 
     # -- states; the caller holds the lock, except for _find_stopping_run and _try_change_run_state --------------------
 
-    def _find_unstopped_run(self, task: ConnectorTaskId) -> tuple[SupervisedTaskRun, TaskQuery] | None:
-        """The run of ``task`` that has a query and is not being stopped, and its query; None when there is none."""
-        return next(
-            (run_and_query for run_and_query in self._unstopped_runs_with_query() if run_and_query[0].task == task),
-            None,
-        )
+    def _find_run_with_query_not_being_stopped(
+        self, task: ConnectorTaskId
+    ) -> tuple[SupervisedTaskRun, TaskQuery] | None:
+        """The run of ``task`` that has a query and is not being stopped, and its query; None when there is none. The
+        query may have failed."""
+        runs_and_queries = self._runs_with_query_not_being_stopped()
+        return next((run_and_query for run_and_query in runs_and_queries if run_and_query[0].task == task), None)
 
     def _find_stopping_run(self, task: ConnectorTaskId) -> SupervisedTaskRun | None:
         """The run of ``task`` that is being stopped: because its checkpoint generation is closed, or by another call of
@@ -863,8 +864,8 @@ class Supervisor:
                 (run for run in self._runs if run.task == task and isinstance(run.state, QueryStoppingState)), None
             )
 
-    def _unstopped_runs_with_query(self) -> list[tuple[SupervisedTaskRun, TaskQuery]]:
-        """The runs that have a query and are not being stopped, each with its query."""
+    def _runs_with_query_not_being_stopped(self) -> list[tuple[SupervisedTaskRun, TaskQuery]]:
+        """The runs that have a query and are not being stopped, each with its query. The query may have failed."""
         return [
             (run, run.state.query)
             for run in self._runs
@@ -873,10 +874,10 @@ class Supervisor:
             )
         ]
 
-    def _mark_unstopped_runs_ended(self) -> list[tuple[SupervisedTaskRun, TaskQuery]]:
-        """End the runs of :meth:`_unstopped_runs_with_query` and return them. Their queries and fences are not changed.
-        The caller holds the lock."""
-        runs_and_queries = self._unstopped_runs_with_query()
+    def _mark_ended_and_remove_runs_not_being_stopped(self) -> list[tuple[SupervisedTaskRun, TaskQuery]]:
+        """End the runs of :meth:`_runs_with_query_not_being_stopped`, and return them with their queries. The queries
+        and the fences are not changed. The caller holds the lock."""
+        runs_and_queries = self._runs_with_query_not_being_stopped()
         for run, _ in runs_and_queries:
             self._mark_ended_and_remove_run(run)
         return runs_and_queries

@@ -100,7 +100,7 @@ def unsupported_key_errors(source: ConfiguredSource, sink: ConfiguredSink) -> di
         return {}
     known_keys = {key.name for connector_end in (source, sink) for key in connector_end.definition.keys}
     entry_by_key = {
-        key: find_unsupported_key(sink, key)
+        key: find_unsupported_key_entry(sink, key)
         for key in sink.config.config
         if key not in known_keys and key not in IGNORED_JDBC_SINK_KEYS
     }
@@ -111,7 +111,7 @@ def unsupported_key_errors(source: ConfiguredSource, sink: ConfiguredSink) -> di
     }
 
 
-def find_unsupported_key(sink: ConfiguredSink, key: str) -> UnsupportedConnectKey | None:
+def find_unsupported_key_entry(sink: ConfiguredSink, key: str) -> UnsupportedConnectKey | None:
     """The entry of ``key``, which ``sink`` does not define, in the table of the Connect sink that ``sink`` replaces;
     None when it has no entry. :data:`IGNORED_JDBC_SINK_KEYS` is not considered."""
     if sink.plugin is FileSink:

@@ -85,11 +85,11 @@ def validate_config(
         config = resolve(config_with_references)
     except ConfigError as error:
         definition = connector_definition(
-            config_with_references, *_configured_source_and_sink(config_with_references, worker_kafka_properties)[:2]
+            config_with_references, *_source_sink_and_config_errors(config_with_references, worker_kafka_properties)[:2]
         )
         return make_config_infos(name, definition, config_with_references, error.errors_as_new_lists)
     spark = new_redacting_session(spark, config_with_references, config)
-    source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
+    source, sink, _ = _source_sink_and_config_errors(config, worker_kafka_properties)
     if mistyped := _mistyped_client_property_errors(spark, source, sink):
         shown = _errors_with_secrets_hidden(mistyped, config_with_references, config)
         infos = make_config_infos(
@@ -174,7 +174,7 @@ def config_errors(
     errors = common_connector_definition().errors(config) | transforms.config_errors(config)
     if "connector.class" in errors:
         return errors
-    source, sink, missing_errors = _configured_source_and_sink(config, worker_kafka_properties)
+    source, sink, missing_errors = _source_sink_and_config_errors(config, worker_kafka_properties)
     errors |= missing_errors
     if source is not None:
         errors |= source_class_or_format_change_errors(source, configs_of_checkpointed_tasks)
@@ -425,11 +425,11 @@ def _keeps_topic_column(spark: SparkSession, source: ConfiguredSource) -> bool:
     return column_id_by_name(rows)[name] == column_id_by_name(transformed_rows)[name]
 
 
-def _configured_source_and_sink(
+def _source_sink_and_config_errors(
     config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
 ) -> tuple[ConfiguredSource | None, ConfiguredSink | None, dict[str, list[str]]]:
-    """The source, the sink, and errors by key. The source or the sink is None if ``config`` does not name it
-    correctly; the errors then contain the reason."""
+    """The source and the sink of ``config``, and the errors by key. The source or the sink is None if ``config`` does
+    not name it correctly; the errors then contain the reason."""
     errors: dict[str, list[str]] = {}
     source, sink = None, None
     try:

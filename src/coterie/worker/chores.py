@@ -24,10 +24,10 @@ from coterie.herder.messages import (
     CloseRequestIntake,
     CloseRuntime,
     ComputeTarget,
+    ConfigCouldNotBeValidated,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
     ConfigLogEndLookupEnded,
-    ConfigNotValidated,
     ConfigValidationCompleted,
     CreateNextCheckpointGeneration,
     FindConfigLogEnd,
@@ -206,7 +206,7 @@ class ChorePerformer:
         | SplitFailed
         | CheckpointGenerationCreationEnded
         | ConfigValidationCompleted
-        | ConfigNotValidated
+        | ConfigCouldNotBeValidated
         | PluginQuestionAnswered
         | OffsetReadEnded
         | OffsetChangeEnded
@@ -282,14 +282,14 @@ class ChorePerformer:
 
     async def _validate_config_unless_world_error(
         self, chore: ValidateConfig
-    ) -> ConfigValidationCompleted | ConfigNotValidated:
-        """Validate a connector's config. Returns ConfigNotValidated when the runtime raises a WorldError. After any
-        other exception the result is ConfigValidationCompleted, in which the exception's message is an error of the key
-        ``connector.class``; the exception is logged without its message."""
+    ) -> ConfigValidationCompleted | ConfigCouldNotBeValidated:
+        """Validate a connector's config. Returns ConfigCouldNotBeValidated when the runtime raises a WorldError. After
+        any other exception the result is ConfigValidationCompleted, in which the exception's message is an error of the
+        key ``connector.class``; the exception is logged without its message."""
         try:
             infos = await self._runtime.validate(chore.config, chore.configs_of_checkpointed_tasks)
         except WorldError as error:
-            return ConfigNotValidated(id=chore.id, failure=str(error))
+            return ConfigCouldNotBeValidated(id=chore.id, failure=str(error))
         except Exception as error:  # noqa: BLE001
             logger.error(
                 "Validating a connector's config failed; the client receives the exception's message as an error of "
@@ -387,7 +387,7 @@ class ChorePerformer:
         of the result is None."""
         try:
             return ConfigLogEndLookupEnded(
-                purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset())
+                purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_position())
             )
         except WorldError as error:
             logger.warning(

@@ -12,7 +12,7 @@ from coterie.broker.storage.producers import (
     find_duplicate,
     state_after_batch,
 )
-from coterie.broker.storage.transaction_store import read_producers
+from coterie.broker.storage.transaction_store import read_partition_producer_rows
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHeader, NewRecord, check_produced_batch, encode_batch
@@ -104,7 +104,9 @@ async def test_a_producer_that_was_inactive_for_a_day_is_removed_unless_its_tran
         await broker.send([b"b"], bob, 0, transactional_id="bob")
         clock.now_ms += DAY_MS + 1
         await broker.transactions.delete_expired_states_or_warn()
-        state = await broker.log.run_write(lambda store: read_producers(store.database, broker.partition().row_id))
+        state = await broker.log.run_write(
+            lambda store: read_partition_producer_rows(store.database, broker.partition().row_id)
+        )
         assert [row.producer_id for row in state] == [bob.producer_id]
         assert (await broker.send([b"c"], ALICE, 44)).base_offset == 2, (
             "an unknown producer may start at any sequence number"
@@ -118,7 +120,7 @@ async def test_deleting_a_topic_deletes_its_producers(tmp_path: Path) -> None:
         await broker.log.delete_topic(broker.log.topics["t"])
         await broker.log.run_write(lambda store: store.database.execute("DELETE FROM batches"))
         await broker.log.run_write(lambda store: store.database.execute("DELETE FROM partitions WHERE topic IS NULL"))
-        left = await broker.log.run_write(lambda store: read_producers(store.database, partition_id))
+        left = await broker.log.run_write(lambda store: read_partition_producer_rows(store.database, partition_id))
         assert left == []
         await broker.log.create_topic("t", 1, {})
         assert (await broker.send([b"a"], ALICE, 0)).base_offset == 0

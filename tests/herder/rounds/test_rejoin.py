@@ -24,8 +24,8 @@ def test_a_reported_change_waits_for_its_announcement_and_requests_one_rejoin() 
     rejoin.add_or_replace_reason(turn, RejoinForStateChange(reason="news"))
     rejoin.request_rejoin_after_release_or_read(turn)
     assert not turn.effects
-    rejoin.request_rejoin_for_state_changes(turn)
-    rejoin.request_rejoin_for_state_changes(turn)
+    rejoin.request_rejoin_to_report_worker_state(turn)
+    rejoin.request_rejoin_to_report_worker_state(turn)
     assert turn.effects == [Rejoin(reason="news")]
     assert turn.herder.rounds.is_rejoin_requested
 

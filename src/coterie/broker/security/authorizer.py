@@ -116,20 +116,22 @@ class AclEntry:
 
 @dataclass(frozen=True, slots=True)
 class Acls:
-    """The access rules of one file; decides by them whether a principal may do an operation. ``super_users`` may do
-    every operation. The methods do not block."""
+    """The access rules of one file; decides by them whether a principal may do an operation. A deny rule beats every
+    allow rule. The ``super_user_principals`` may do every operation, even if a deny rule applies to them. The methods
+    do not block."""
 
     entries: Sequence[AclEntry]
     """The allow and deny rules."""
-    super_users: frozenset[str]
+    super_user_principals: frozenset[str]
     """The principals of the super rules, each as ``User:name``."""
 
     def is_allowed(self, principal: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
         """Whether ``principal``, connected from the address ``host``, may do ``operation`` on the resource of this type
-        and name, as in Kafka: a super user may; otherwise a principal to whom a deny rule applies may not; otherwise a
-        principal to whom an allow rule for ``operation``, for ``all`` or for an operation that implies ``operation``
-        applies may. If no rule applies, the principal may not."""
-        if str(principal) in self.super_users:
+        and name. As in Kafka, a deny rule beats every allow rule: a super user may; otherwise a principal to whom a
+        deny rule applies may not, whatever the allow rules are; otherwise a principal to whom an allow rule for
+        ``operation``, for ``all`` or for an operation that implies ``operation`` applies may. If no rule applies, the
+        principal may not."""
+        if str(principal) in self.super_user_principals:
             return True
         if any(
             not rule.allows and rule.matches_name(name)
@@ -144,10 +146,11 @@ class Acls:
 
     def is_allowed_on_any(self, principal: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
         """Whether ``principal``, connected from the address ``host``, may do ``operation`` on at least one resource of
-        this type, which need not exist: an allow rule has a name that no deny rule denies. As in Kafka, only rules that
-        name ``operation`` or ``all`` count, not those for an operation that implies ``operation``."""
+        this type, which need not exist. A super user may. Another principal may if an allow rule applies to it whose
+        name no deny rule denies: as in :meth:`is_allowed`, a deny rule beats every allow rule. As in Kafka, only rules
+        that name ``operation`` or ``all`` count, not those for an operation that implies ``operation``."""
         # As in Kafka, an allowed name counts unless a deny rule has the same name or a prefix of it.
-        if str(principal) in self.super_users:
+        if str(principal) in self.super_user_principals:
             return True
         names = [
             rule.resource_name_or_prefix
@@ -180,17 +183,17 @@ def read_acls(path: Path) -> Acls:
     except UnicodeDecodeError as error:
         raise WorldError(f"the access rules in {path} are not UTF-8: {error.reason} at byte {error.start}") from error
     entries: list[AclEntry] = []
-    super_users: set[str] = set()
+    super_user_principals: set[str] = set()
     for number, line in enumerate(lines, start=1):
         try:
             words = shlex.split(_without_comment(line))
             if words and words[0] == "super":
-                super_users.add(_parse_super_user(words))
+                super_user_principals.add(_parse_super_user(words))
             elif words:
                 entries.append(_parse_acl_entry(words))
         except ValueError as error:
             raise WorldError(f"{path}, line {number}: {error}") from None
-    return Acls(tuple(entries), frozenset(super_users))
+    return Acls(tuple(entries), frozenset(super_user_principals))
 
 
 # -- one line ---------------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ class BrokerLog:
             self.deletion_wanted.set()
 
         return await self.run_write(
-            lambda store: store.advance_start_offset_to(partition.row_id, offset), set_start_and_request_deletion
+            lambda store: store.advance_start_offset_if_lower(partition.row_id, offset), set_start_and_request_deletion
         )
 
     async def replace_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:

@@ -207,10 +207,10 @@ class Store:
             raise TopicGoneError("This topic has been deleted.")
         return self._end_offsets[partition_row_id]
 
-    def advance_start_offset_to(self, partition_row_id: int, offset: int) -> int:
-        """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
-        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if the start offset was
-        higher before.
+    def advance_start_offset_if_lower(self, partition_row_id: int, offset: int) -> int:
+        """If the partition's start offset is lower than ``offset``, set it to ``offset``, or to the end offset if that
+        is lower: the records before it cannot be read any more. Otherwise nothing changes. Returns the partition's
+        start offset after that.
 
         :raises TopicGoneError: before anything is written, if the topic was deleted.
         """

@@ -115,13 +115,15 @@ def read_partition_row_id(database: sqlite3.Connection, topic_partition: TopicPa
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
-def read_producer(database: sqlite3.Connection, partition_row_id: int, producer_id: int) -> ProducerState | None:
-    """The producer's state in the partition; None if there is none."""
+def read_partition_producer_state(
+    database: sqlite3.Connection, partition_row_id: int, producer_id: int
+) -> ProducerState | None:
+    """The state of the producer ``producer_id`` in the partition; None if the partition has none of this producer."""
     row = database.execute(
         "SELECT epoch, batches, open_offset FROM producers WHERE partition = ? AND producer_id = ?",
         (partition_row_id, producer_id),
     ).fetchone()
-    return None if row is None else _decode_producer(*row)
+    return None if row is None else _decode_producer_state(*row)
 
 
 def check_producer_transaction_is_open(database: sqlite3.Connection, partition_row_id: int, head: BatchHeader) -> None:
@@ -129,18 +131,18 @@ def check_producer_transaction_is_open(database: sqlite3.Connection, partition_r
 
     :raises KafkaRefusal: INVALID_TXN_STATE, when it has none, or one of another epoch than the batch's.
     """
-    producer = read_producer(database, partition_row_id, head.producer_id)
+    producer = read_partition_producer_state(database, partition_row_id, head.producer_id)
     if producer is None or producer.current_transaction_first_offset is None or producer.epoch != head.producer_epoch:
         raise KafkaRefusal(ErrorCode.invalid_txn_state)
 
 
-def read_producers(
+def read_partition_producer_rows(
     database: sqlite3.Connection, partition_row_id: int, *, after: int = -1, rows_max: int = -1
 ) -> list[ProducerRow]:
-    """The producers of the partition with an id greater than ``after``, sorted by id. At most ``rows_max`` of them; a
-    negative ``rows_max`` means no limit."""
+    """The rows of the partition's producers with an id greater than ``after``, sorted by id. At most ``rows_max`` of
+    them; a negative ``rows_max`` means no limit."""
     return [
-        ProducerRow(producer_id, _decode_producer(epoch, batches, open_offset), written_at_ms)
+        ProducerRow(producer_id, _decode_producer_state(epoch, batches, open_offset), written_at_ms)
         for producer_id, epoch, batches, open_offset, written_at_ms in database.execute(
             "SELECT producer_id, epoch, batches, open_offset, written_at_ms FROM producers WHERE partition = ?"
             " AND producer_id > ? ORDER BY producer_id LIMIT ?",
@@ -149,7 +151,7 @@ def read_producers(
     ]
 
 
-def write_producer(
+def write_partition_producer_state(
     database: sqlite3.Connection, partition_row_id: int, producer_id: int, producer: ProducerState, *, now_ms: int
 ) -> None:
     """Replace the producer's state in the partition, with ``now_ms`` as the time of its last write."""
@@ -242,7 +244,7 @@ def _decode_transaction(row: tuple[int, int, int, int, int, str, str, int, int])
     )
 
 
-def _decode_producer(epoch: int, batches: str, open_offset: int | None) -> ProducerState:
+def _decode_producer_state(epoch: int, batches: str, open_offset: int | None) -> ProducerState:
     """The state in a row of the table `producers`; ``batches`` is JSON."""
     return ProducerState(
         epoch=epoch,

@@ -17,7 +17,7 @@ from coterie.broker.storage.transaction_store import (
     delete_expired_producers,
     delete_expired_transactional_ids,
     read_first_unstable_offsets,
-    read_producers,
+    read_partition_producer_rows,
     read_transaction,
     read_transactions,
 )
@@ -302,4 +302,4 @@ def _page_of_transactions(reader: StoreReader, *, after: str) -> list[tuple[str,
 
 def _page_of_producers(reader: StoreReader, *, partition_row_id: int, after: int) -> list[ProducerRow]:
     """The next `PAGE_ROWS` producers of the partition after the producer id ``after``."""
-    return read_producers(reader.database, partition_row_id, after=after, rows_max=PAGE_ROWS)
+    return read_partition_producer_rows(reader.database, partition_row_id, after=after, rows_max=PAGE_ROWS)

@@ -24,11 +24,11 @@ from coterie.broker.storage.transaction_store import (
     AbortedTransaction,
     peek_next_producer_id,
     read_first_unstable_offset,
+    read_partition_producer_state,
     read_partition_row_id,
-    read_producer,
     read_transaction,
     write_aborted_transaction,
-    write_producer,
+    write_partition_producer_state,
     write_transaction,
 )
 from coterie.groups.transaction_messages import (
@@ -141,7 +141,7 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
             base_offset=base_offset,
             partition_offsets=(_read_offsets(store, batch.topic_partition, batch.partition_row_id),),
         )
-    producer = read_producer(database, batch.partition_row_id, head.producer_id)
+    producer = read_partition_producer_state(database, batch.partition_row_id, head.producer_id)
     records: Sequence[Record] = ()
     effects: Sequence[Effect] = ()
     is_open = (
@@ -169,7 +169,7 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
     )
     base_offset = store.append(batch.partition_row_id, batch.data, head)
     producer = state_after_batch(producer, head, base_offset)
-    write_producer(database, batch.partition_row_id, head.producer_id, producer, now_ms=now_ms)
+    write_partition_producer_state(database, batch.partition_row_id, head.producer_id, producer, now_ms=now_ms)
     assert batch.transactional_id is not None or not records
     _write_coordinator_records(store, batch.transactional_id or "", records, now_ms=now_ms)
     return WriteResult(
@@ -221,12 +221,12 @@ def begin_transaction_in_offsets_partition(
     )
     partition_row_id = read_partition_row_id(database, topic_partition)
     assert partition_row_id is not None, "the topics of the broker's own records are never deleted"
-    state = read_producer(database, partition_row_id, producer.producer_id)
+    state = read_partition_producer_state(database, partition_row_id, producer.producer_id)
     if state is None or state.current_transaction_first_offset is None:
         opened = ProducerState(
             epoch=producer.epoch, current_transaction_first_offset=store.end_offset(partition_row_id)
         )
-        write_producer(database, partition_row_id, producer.producer_id, opened, now_ms=now_ms)
+        write_partition_producer_state(database, partition_row_id, producer.producer_id, opened, now_ms=now_ms)
     _write_coordinator_records(store, transactional_id, records, now_ms=now_ms)
     return WriteResult(partition_offsets=(_read_offsets(store, topic_partition, partition_row_id),), effects=effects)
 
@@ -286,7 +286,7 @@ def _write_marker(store: Store, partition_row_id: int, record: MarkersWritten, *
     """Write a marker, and end the producer's transaction in the partition. A transaction that is aborted and was open
     in the partition is also added to the aborted transactions of the partition, which Fetch responses contain."""
     producer_id, epoch = record.producer
-    producer = read_producer(store.database, partition_row_id, producer_id)
+    producer = read_partition_producer_state(store.database, partition_row_id, producer_id)
     data = encode_transaction_marker(
         producer_id=producer_id, producer_epoch=epoch, is_commit=record.is_commit, timestamp_ms=now_ms
     )
@@ -297,7 +297,9 @@ def _write_marker(store: Store, partition_row_id: int, record: MarkersWritten, *
             partition_row_id,
             AbortedTransaction(producer_id, producer.current_transaction_first_offset, offset),
         )
-    write_producer(store.database, partition_row_id, producer_id, state_after_marker(producer, epoch), now_ms=now_ms)
+    write_partition_producer_state(
+        store.database, partition_row_id, producer_id, state_after_marker(producer, epoch), now_ms=now_ms
+    )
 
 
 def _read_offsets(store: Store, topic_partition: TopicPartition, partition_row_id: int) -> PartitionOffsets:

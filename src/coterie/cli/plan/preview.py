@@ -192,7 +192,7 @@ def to_group_changes(options: ChangeOptions, group: GroupWithMemberNames) -> lis
     """
     joining_members: dict[str, MemberId] = {}
     for name in options.add:
-        _check_new_name(name, joining_members, group)
+        _check_new_worker_name(name, joining_members, group)
         joining_members[name] = MemberId(name)
 
     def find_member(text: str) -> MemberId:
@@ -254,7 +254,7 @@ def _find_each_once(option: str, workers: Sequence[str], find_member: Callable[[
     return list(worker_by_member)
 
 
-def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: GroupWithMemberNames) -> None:
+def _check_new_worker_name(name: str, joining_members: Mapping[str, MemberId], group: GroupWithMemberNames) -> None:
     """Check ``name``, the value of one option ``--add``. ``joining_members`` has the names of the options before it.
 
     :raises WorldError: when the name is blank or is in ``joining_members``, or a member of ``group`` matches it

@@ -39,8 +39,10 @@ TAKE_OVER_CHECKS_MAX = 50
 After the last one, `coterie worker drain` reports that they do not."""
 _TRANSITION_PHASES = ("starting", "stopping")
 """The phases of tasks in which a group does not count as stable."""
-_STARTED_PHASES = ("running", "failed", "taken")
-"""The phases of tasks that count as started again after a restart."""
+_PHASES_COUNTED_AS_STARTED = ("running", "failed", "taken")
+"""The phases of the tasks that a rolling restart does not wait for after a worker's restart: the task's query has
+progressed (running), or waiting would not help (failed; taken: another worker has taken the checkpoint over). In the
+phase ``started`` the query has not progressed yet, so the rolling restart waits."""
 
 
 # -- the group --------------------------------------------------------------------------------------------------------
@@ -470,8 +472,8 @@ def _have_same_member_or_worker_id(member: MemberDescription, other_member: Memb
 
 
 def _started_or_failed_task_count(member: MemberDescription) -> int:
-    """How many tasks of ``member`` are in a phase that counts as started (``_STARTED_PHASES``): also failed tasks."""
-    return sum((member.phases or {}).get(phase, 0) for phase in _STARTED_PHASES)
+    """How many tasks of ``member`` are in one of :data:`_PHASES_COUNTED_AS_STARTED`: also failed tasks."""
+    return sum((member.phases or {}).get(phase, 0) for phase in _PHASES_COUNTED_AS_STARTED)
 
 
 def _wait_until_stable(group: GroupRestClient, expected_members: Sequence[MemberDescription] = ()) -> GroupDescription:

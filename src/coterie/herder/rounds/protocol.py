@@ -84,7 +84,7 @@ def store_worker_state_change(turn: Turn, reason: str) -> None:
 
 
 def report_worker_state_changes(turn: Turn) -> None:
-    rejoin.request_rejoin_for_state_changes(turn)
+    rejoin.request_rejoin_to_report_worker_state(turn)
 
 
 def must_stay_after_drain(herder: Herder) -> bool:

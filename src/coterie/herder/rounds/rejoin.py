@@ -27,7 +27,7 @@ def request_rejoin(turn: Turn, reason: str) -> None:
 
 def add_or_replace_reason(turn: Turn, reason: RejoinReason) -> None:
     """Store ``reason``, in place of a stored reason of the same kind. A round is requested for it when the condition of
-    its kind is met (:func:`request_rejoin_after_release_or_read`, :func:`request_rejoin_for_state_changes`)."""
+    its kind is met (:func:`request_rejoin_after_release_or_read`, :func:`request_rejoin_to_report_worker_state`)."""
     drop_reasons(turn, type(reason))
     turn.herder.rounds.rejoin_reasons += (reason,)
 
@@ -51,8 +51,8 @@ def must_await_round_before_leaving(herder: Herder) -> bool:
 
 def store_state_change(turn: Turn, reason: str) -> None:
     """Store that a state has changed which this worker reports when it joins, for example that it drains.
-    :func:`request_rejoin_for_state_changes` then requests the round in which the leader receives the change. ``reason``
-    names the change."""
+    :func:`request_rejoin_to_report_worker_state` then requests the round in which the leader receives the change.
+    ``reason`` names the change."""
     add_or_replace_reason(turn, RejoinForStateChange(reason=reason))
 
 
@@ -63,8 +63,8 @@ def clear_rejoin_request_of_ended_round(turn: Turn) -> None:
 
 def request_rejoin_after_release_or_read(turn: Turn) -> None:
     """Request a round for each stored reason whose condition is met: revoked jobs are released and no round is running,
-    or the config log is read to the required offset. :func:`request_rejoin_for_state_changes` handles the remaining
-    kind, `RejoinForStateChange`."""
+    or the config log is read to the required offset. :func:`request_rejoin_to_report_worker_state` handles the
+    remaining kind, `RejoinForStateChange`."""
     herder = turn.herder
     for reason in herder.rounds.rejoin_reasons:
         match reason:
@@ -98,9 +98,9 @@ def _request_rejoin_if_released(turn: Turn, unreported: Jobs) -> None:
         request_rejoin(turn, RELEASED_IN_PART_REASON)
 
 
-def request_rejoin_for_state_changes(turn: Turn) -> None:
-    """If a reported state of this worker has changed (:func:`store_state_change`), request the round in which the
-    leader receives the change."""
+def request_rejoin_to_report_worker_state(turn: Turn) -> None:
+    """If a state that this worker reports when it joins has changed (:func:`store_state_change`), request a round: its
+    leader receives the new state. Does nothing if no change is stored."""
     for reason in turn.herder.rounds.rejoin_reasons:
         if isinstance(reason, RejoinForStateChange):
             drop_reasons(turn, RejoinForStateChange)

@@ -50,8 +50,8 @@ def parse_seeds(text: str) -> Sequence[int]:
     return [seed for seeds in ranges for seed in seeds]
 
 
-def parse_process_count(text: str) -> int:
-    """The number of processes that ``text`` states.
+def parse_os_process_count(text: str) -> int:
+    """The number of the operating system's processes that ``text`` states: these run the seeds at the same time.
 
     :raises argparse.ArgumentTypeError: when it is not a number, or less than 1.
     """
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--jobs",
-        type=parse_process_count,
+        type=parse_os_process_count,
         default=1,
         help="number of processes that run seeds at the same time (default: %(default)s)",
     )

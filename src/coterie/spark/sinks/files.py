@@ -167,7 +167,7 @@ class FileSink:
 
     def stage(self, batch: Batch) -> BatchCopy:
         """Write a copy of the batch to the staging folder, unless a copy of this batch is already committed. With a
-        :attr:`Batch.bad_row_separator` the copy also contains the bad rows.
+        :attr:`Batch.bad_row_separator_for_atomic_sink` the copy also contains the bad rows.
 
         :raises FencedError: when another owner has removed the copy.
         :raises OSError, WorldError: see :meth:`BatchCopy.check_sink_and_create_staging_folder` and :func:`write_batch`.
@@ -189,12 +189,12 @@ class FileSink:
     def _write_batch_copy(self, batch: Batch, copy: BatchCopy) -> None:
         """Write the rows of ``batch`` to the staging folder of ``copy``: its good rows, and in separate files its bad
         rows (those that become dead letters), if there are any."""
-        if batch.bad_row_separator is None:
+        if batch.bad_row_separator_for_atomic_sink is None:
             self._write_good_files(batch, copy)
             return
-        with batch.bad_row_separator.rows_evaluated_once() as rows:
+        with batch.bad_row_separator_for_atomic_sink.rows_evaluated_once() as rows:
             self._write_good_files(replace(batch, rows=good_rows(rows)), copy)
-            if batch.bad_row_separator.bad_row_summary_so_far.count:
+            if batch.bad_row_separator_for_atomic_sink.bad_row_summary_so_far.count:
                 bad_batch = replace(batch, rows=dead_letter_rows_for_folder(bad_rows(rows), batch.task_lineage.task))
                 write_batch(
                     bad_batch,

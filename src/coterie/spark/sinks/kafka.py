@@ -164,7 +164,7 @@ class KafkaSink:
             :meth:`KafkaWriter.stage`.
         :raises WorldError: when the columns cannot form a record, or as :meth:`KafkaWriter.stage`.
         """
-        target, separator = self._target, batch.bad_row_separator
+        target, separator = self._target, batch.bad_row_separator_for_atomic_sink
 
         def make_records() -> tuple[DataFrame, str | None]:
             """The records, and the topic of all of them; None when the column ``topic`` contains it."""

@@ -121,8 +121,8 @@ class PostgresSink:
 def _separated_rows(batch: Batch) -> SeparatedRows:
     """The good and the bad rows of ``batch`` as Arrow record batches, which Spark computes while they are read. Without
     a separator all rows are good."""
-    if batch.bad_row_separator is not None:
-        return batch.bad_row_separator.separate()
+    if batch.bad_row_separator_for_atomic_sink is not None:
+        return batch.bad_row_separator_for_atomic_sink.separate()
     return SeparatedRows(
         read_arrow_batches(
             batch.rows, is_small=batch.is_small, has_bounded_spark_partitions=batch.has_bounded_spark_partitions
