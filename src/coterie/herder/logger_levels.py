@@ -34,10 +34,12 @@ def on_append_failed(turn: Turn, id_: RequestId, reason: str) -> None:
 
 
 def refuse_all(turn: Turn, message: str) -> None:
-    """Refuse all pending requests with LOG_FAILED: their lines may still become durable."""
-    refusal = RequestRefused(
-        problem=Problem.LOG_FAILED, message=f"{message}. The write has begun and may still take effect"
+    """Refuse all pending requests with LOG_FAILED: their lines may still become durable. ``message`` is the reason."""
+    uncertain = (
+        f"{message}. The logger's new level is being written to the config topic and may still be set on all workers; "
+        "read the logger's level to find out"
     )
+    refusal = RequestRefused(problem=Problem.LOG_FAILED, message=uncertain)
     # In the order of the ids: that of a set differs between processes.
     for id_ in sorted(turn.herder.requests.logger_level_appends):
         _answer_request(turn, id_, refusal)

@@ -556,11 +556,14 @@ def on_request_timeout(turn: Turn, id_: RequestId) -> None:
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
     """Refuse and forget all pending writes: with ``problem`` those that have changed nothing, with LOG_FAILED those
-    that have begun and may still take effect."""
+    that have begun and may still take effect. ``message`` is the reason."""
     for write in list(turn.herder.requests.writes.values()):
         match write.phase:
             case AppendingWrite() | WriteAppended() | ChangingOffsets():
-                uncertain = f"{message}. The write has begun and may still take effect; read the connector to find out"
+                uncertain = (
+                    f"{message}. The request for connector {write.kind.request.connector} is in progress and may still "
+                    "take effect; read the connector to find out"
+                )
                 refusal = RequestRefused(problem=Problem.LOG_FAILED, message=uncertain)
             case _:
                 refusal = RequestRefused(problem=problem, message=message)

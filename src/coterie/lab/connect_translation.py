@@ -61,7 +61,7 @@ def to_worker_response(response: groups.Response) -> member.Response:
     """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine. The
     response to ConnectGroupDescribe has no description if it has an error.
 
-    :raises AssertionError: for an `ErrorOnlyResponse`, because no worker sends a request with this response.
+    :raises AssertionError: for an `ErrorOnlyResponse`: it is the response to requests that workers never send.
     """
     match response:
         case HeartbeatResponse() | PrepareAssignmentResponse() | InstallAssignmentResponse():
@@ -75,8 +75,8 @@ def to_worker_response(response: groups.Response) -> member.Response:
             )
         case groups.ErrorOnlyResponse():
             raise AssertionError(
-                "bug in the coordinator or the lab: the response to a worker is an ErrorOnlyResponse, but no request "
-                "of a worker has this response"
+                "bug in the coordinator or the lab: a worker receives an ErrorOnlyResponse, which is the response to "
+                "requests that workers never send"
             )
 
 

@@ -62,7 +62,7 @@ def to_member_response(response: object) -> member.Response:
     """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine. The
     response to LeaveGroup has the error of the one member that the worker's request named.
 
-    :raises AssertionError: when no request of a worker has such a response.
+    :raises AssertionError: when ``response`` is the response to a request that workers never send.
     """
     match response:
         case groups.HeartbeatResponse():
@@ -92,5 +92,6 @@ def to_member_response(response: object) -> member.Response:
             return member.LeaveResponse(error=error)
         case _:
             raise AssertionError(
-                f"bug in the coordinator or the lab: no request of a worker has this response: {response}"
+                "bug in the coordinator or the lab: a worker receives the response to a request that workers never "
+                f"send: {response}"
             )

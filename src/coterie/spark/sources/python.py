@@ -104,7 +104,8 @@ class PythonSource:
 
     @classmethod
     def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
-        """Return an empty mapping: a Python source has no keys to infer."""
+        """Always an empty mapping: nothing is inferred and no input is read, because the function determines the
+        columns and :meth:`keys_to_infer` has no key."""
         return {}
 
     @classmethod

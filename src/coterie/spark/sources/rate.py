@@ -103,7 +103,8 @@ class RateSource:
 
     @classmethod
     def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
-        """Nothing: there are no keys to infer."""
+        """Always an empty mapping: nothing is inferred, because the columns are fixed and :meth:`keys_to_infer` has no
+        key."""
         return {}
 
     @classmethod
