@@ -10,8 +10,8 @@ from coterie.assignors.assignor_state import Deferral
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.plan import (
-    ConnectorCreatedOrResized,
-    ConnectorDeleted,
+    ConnectorGetsTaskCount,
+    ConnectorIsDeleted,
     GroupChange,
     GroupSnapshot,
     MemberChangesClaims,
@@ -112,11 +112,11 @@ def test_a_claimed_job_moves_to_its_claimant_and_a_job_without_claimants_is_unas
 
 
 def test_connectors_can_be_created_and_deleted() -> None:
-    found, moves = plan_and_moves(THREE, ConnectorCreatedOrResized(connector=ConnectorName("C"), task_count=2))
+    found, moves = plan_and_moves(THREE, ConnectorGetsTaskCount(connector=ConnectorName("C"), task_count=2))
     assert [(move[0], move[1], move[3]) for move in moves if move[3] == "new"] == [
         ("C", None, "new"), ("C-0", None, "new"), ("C-1", None, "new"),
     ]  # fmt: skip
-    found, moves = plan_and_moves(THREE, ConnectorDeleted(connector=ConnectorName("B")))
+    found, moves = plan_and_moves(THREE, ConnectorIsDeleted(connector=ConnectorName("B")))
     assert [move[0] for move in moves if move[3] == "deleted"] == ["B", "B-1"]
     assert {move.to_member for move in found.moves if move.reason is RevocationReason.DELETED} == {None}
 
@@ -128,7 +128,7 @@ def test_another_number_of_tasks_restarts_every_task_of_the_connector_that_a_rou
     )
 
     def resized(task_count: int, *changes: GroupChange) -> tuple[Plan, list[tuple[str, str | None, str | None, str]]]:
-        resize = ConnectorCreatedOrResized(connector=ConnectorName("A"), task_count=task_count)
+        resize = ConnectorGetsTaskCount(connector=ConnectorName("A"), task_count=task_count)
         return plan_and_moves(snapshot, resize, *changes)
 
     found, moves = resized(4)
@@ -176,9 +176,9 @@ CHANGES = st.lists(
             MemberJoins(member=MemberId("W5"), claims=parse_jobs("AT1 ZT9")),
             MemberDrains(member=W1),
             MemberChangesClaims(member=W3, jobs=parse_jobs("BC0")),
-            ConnectorCreatedOrResized(connector=ConnectorName("C"), task_count=5),
-            ConnectorCreatedOrResized(connector=ConnectorName("B"), task_count=3),
-            ConnectorDeleted(connector=ConnectorName("A")),
+            ConnectorGetsTaskCount(connector=ConnectorName("C"), task_count=5),
+            ConnectorGetsTaskCount(connector=ConnectorName("B"), task_count=3),
+            ConnectorIsDeleted(connector=ConnectorName("A")),
             MemberLeaves(member=W2),
         ]
     ),

@@ -68,7 +68,7 @@ class MemberChangesClaims:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorCreatedOrResized:
+class ConnectorGetsTaskCount:
     """A connector is created, or an existing connector gets another number of tasks. The existing tasks of such a
     connector stop and start again (:attr:`RestartReason.RESPLIT`), because each of them gets another part of the
     source."""
@@ -79,14 +79,14 @@ class ConnectorCreatedOrResized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorDeleted:
+class ConnectorIsDeleted:
     """The connector and all its tasks are no longer configured."""
 
     connector: ConnectorName
 
 
 GroupChange: TypeAlias = (
-    MemberJoins | MemberLeaves | MemberDrains | MemberChangesClaims | ConnectorCreatedOrResized | ConnectorDeleted
+    MemberJoins | MemberLeaves | MemberDrains | MemberChangesClaims | ConnectorGetsTaskCount | ConnectorIsDeleted
 )
 
 
@@ -105,13 +105,13 @@ def apply_change(snapshot: GroupSnapshot, change: GroupChange) -> GroupSnapshot:
             return replace(snapshot, members={**members, member: replace(members[member], is_draining=True)})
         case MemberChangesClaims(member=member, jobs=jobs):
             return replace(snapshot, members={**members, member: replace(members[member], claims=jobs)})
-        case ConnectorCreatedOrResized(connector=connector, task_count=tasks):
+        case ConnectorGetsTaskCount(connector=connector, task_count=tasks):
             created_jobs: list[Job] = [connector, *(ConnectorTaskId(connector, number) for number in range(tasks))]
             return replace(
                 snapshot,
                 configured_jobs=(configured - _jobs_of_connector(connector, configured)) | Jobs.of(created_jobs),
             )
-        case ConnectorDeleted(connector=connector):
+        case ConnectorIsDeleted(connector=connector):
             return replace(snapshot, configured_jobs=configured - _jobs_of_connector(connector, configured))
 
 
@@ -312,7 +312,7 @@ def _note_moves_of_round(
 def _restarting_tasks(configured: Jobs, changes: Sequence[GroupChange]) -> Iterator[ConnectorTaskId]:
     """Yield the tasks in ``configured`` of each connector whose number of tasks ``changes`` change."""
     for change in changes:
-        if isinstance(change, ConnectorCreatedOrResized):
+        if isinstance(change, ConnectorGetsTaskCount):
             tasks = _jobs_of_connector(change.connector, configured).tasks
             if len(tasks) != change.task_count:
                 yield from tasks

@@ -65,7 +65,7 @@ def warn_if_drain_cannot_be_reported(turn: Turn) -> None:
         turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", is_warning=True))
 
 
-def finish_drain_or_report_worker_state(turn: Turn) -> None:
+def finish_drain_or_request_round_for_changed_state(turn: Turn) -> None:
     """Begin the shutdown if the drain is complete: this worker owns no job, and no round that it needs is outstanding.
     Otherwise, if a state that this worker reports has changed (it drains, or accepts jobs again), request the round in
     which the leader of a classic group receives the change. Does nothing while a round is running or the worker is

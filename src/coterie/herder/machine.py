@@ -246,7 +246,7 @@ def _reconcile(turn: Turn, affected: AffectedConnectors = None) -> None:
     protocol.report_released_jobs(turn)
     signing.rotate_session_key_if_due(turn)
     protocol.report_configured_jobs_if_changed(turn)
-    draining.finish_drain_or_report_worker_state(turn)
+    draining.finish_drain_or_request_round_for_changed_state(turn)
 
 
 def _advance_requests(turn: Turn) -> None:

@@ -130,8 +130,7 @@ class RequestArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
-    """The time of a timer has come. The timer may have been moved or cancelled meanwhile: the herder checks its
-    deadline."""
+    """The time of a timer has come. The reason for the timer may be gone meanwhile: the step then does nothing."""
 
     timer: Timer
 

@@ -84,8 +84,9 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 
 def _answer_or_continue_read(turn: Turn, id_: RequestId, read: PendingRead) -> None:
-    """Answer the read with the state read so far, and forget it. An order is only added to ``turn.task_orders``; a read
-    of offsets continues with the checkpoints."""
+    """Forget the pending read, and answer it with the state of the logs as far as this worker has read them. Two kinds
+    are not answered here: an order to restart a task is added to ``turn.task_orders``, and of a read of offsets the
+    next part begins: reading the checkpoints."""
     del turn.herder.requests.reads[id_]
     turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
     match read.request:

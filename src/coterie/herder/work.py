@@ -94,7 +94,8 @@ class Starting:
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the start."""
     is_operator_restart: bool = False
-    """Whether an operator has ordered this start: until the task runs, its status is RESTARTING."""
+    """Whether an operator has ordered this start: the task's status is then RESTARTING until its query has
+    progressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,8 +70,8 @@ class ClientFailureLogger:
             if not self._is_rejection_logged:
                 self._is_rejection_logged = True
                 logger.error(
-                    "%s: the brokers reject this client (%s); check security.protocol, sasl.username, sasl.password "
-                    "and the files with certificates; retrying",
+                    "%s: the login at the brokers, or the TLS connection to them, has failed (%s); the client retries. "
+                    "Check security.protocol, sasl.username, sasl.password and the files with certificates",
                     self._message_prefix,
                     error.str(),
                 )

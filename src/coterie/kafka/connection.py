@@ -134,8 +134,8 @@ class BrokerConnection:
             transport, router = await _open_transport(address, security)
         except ssl.SSLCertVerificationError as error:
             raise BrokerAccessError(
-                f"the certificate of the broker at {address} is not trusted: {error.verify_message};"
-                " check ssl.ca.location"
+                f"the certificate of the broker at {address} is not accepted: {error.verify_message}; check "
+                "ssl.ca.location, the name in the certificate, and its end date"
             ) from None
         except ssl.SSLError as error:
             raise BrokerAccessError(

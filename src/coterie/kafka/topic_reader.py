@@ -27,8 +27,8 @@ class TopicReader:
     """
 
     def __init__(self, client_config: Mapping[str, Any], topic: str, partition_count: int) -> None:
-        """``client_config`` is the librdkafka config of the worker's handles; ``partition_count`` is the topic's number
-        of partitions."""
+        """Create the consumer, and assign the partitions from 0 to ``partition_count`` - 1 to it, each from its
+        beginning. ``client_config`` is the librdkafka config of the worker's handles."""
         self._topic = topic
         self._log = ClientFailureLogger(f"reading topic {topic}")
         self._consumer = Consumer(

@@ -24,7 +24,7 @@ from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.converters import CONVERTER_NAMES
 from coterie.spark.plugins import (
     SINK_BY_NAME,
-    SINK_FORMAT,
+    SINK_FORMAT_KEY,
     ConfiguredSink,
     ConfiguredSource,
     connector_type,
@@ -107,8 +107,8 @@ def common_connector_definition() -> ConfigDef:
                 width=Width.SHORT,
                 display_name="Tasks max",
             ),
-            transforms.TRANSFORM_ALIASES,
-            transforms.PREDICATE_ALIASES,
+            transforms.TRANSFORM_ALIASES_KEY,
+            transforms.PREDICATE_ALIASES_KEY,
             ConfigKey(
                 name="trigger.interval.ms",
                 type=Type.LONG,
@@ -235,7 +235,7 @@ def connector_definition(
     of a sink."""
     type_ = connector_type(config)
     source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
-    sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()
+    sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT_KEY) if type_ == "source" else ()
     ends = definition_with_order_in_groups((*source_keys, *sink_keys))
     known = common_connector_definition() + transforms.transforms_and_predicates_definition(config) + ends
     known_names = {key.name for key in known.keys}

@@ -46,7 +46,7 @@ SINK_BY_FORMAT: Mapping[str, type[Sink]] = {
 }
 """The class of the sink by the value of ``sink.format``, for a config that names no sink class."""
 
-SINK_FORMAT = ConfigKey(
+SINK_FORMAT_KEY = ConfigKey(
     name="sink.format",
     type=Type.STRING,
     documentation="Format of the output files; console prints the rows, noop writes nothing.",
@@ -214,10 +214,13 @@ def configured_sink(
     elif sink_class_name := ConfigDef((sink_class_key(),)).optional_value(config, "sink.class", str):
         plugin, selectors = SINK_BY_NAME[sink_class_name], (sink_class_key(),)
     elif is_implied := not any(key.startswith(SINK_PREFIX) for key in config):
-        plugin, selectors = SINK_BY_CLASS_NAME[DEFAULT_SINK], (sink_class_key(), replace(SINK_FORMAT, is_optional=True))
+        plugin, selectors = (
+            SINK_BY_CLASS_NAME[DEFAULT_SINK],
+            (sink_class_key(), replace(SINK_FORMAT_KEY, is_optional=True)),
+        )
     else:
-        selectors = (sink_class_key(), SINK_FORMAT)
-        plugin = SINK_BY_FORMAT[ConfigDef(selectors).required_value(config, SINK_FORMAT.name, str)]
+        selectors = (sink_class_key(), SINK_FORMAT_KEY)
+        plugin = SINK_BY_FORMAT[ConfigDef(selectors).required_value(config, SINK_FORMAT_KEY.name, str)]
     # A config of Kafka Connect's source connectors has `topic` without a prefix. Not for the Kafka source: keys without
     # a prefix belong to the source there.
     is_prefix_optional = is_class_of_sink or (is_implied and source_by_name()[name] is not KafkaSource)

@@ -41,19 +41,19 @@ def _make_alias_list_key(name: str, documentation: str) -> ConfigKey:
     )
 
 
-TRANSFORM_ALIASES = _make_alias_list_key(
+TRANSFORM_ALIASES_KEY = _make_alias_list_key(
     "transforms", "Aliases of the transforms, in the order in which they are applied."
 )
 """The key ``transforms`` of a connector."""
-PREDICATE_ALIASES = _make_alias_list_key("predicates", "Aliases of the predicates, which transforms name.")
+PREDICATE_ALIASES_KEY = _make_alias_list_key("predicates", "Aliases of the predicates, which transforms name.")
 """The key ``predicates`` of a connector."""
-_KEY_PREFIXES = tuple(f"{key.name}." for key in (TRANSFORM_ALIASES, PREDICATE_ALIASES))
+_KEY_PREFIXES = tuple(f"{key.name}." for key in (TRANSFORM_ALIASES_KEY, PREDICATE_ALIASES_KEY))
 """The prefixes of all keys of transforms and predicates."""
 
 
-def list_aliases(config: Mapping[str, str], key: ConfigKey = TRANSFORM_ALIASES) -> list[str]:
-    """The aliases in the value of ``key``, which is :data:`TRANSFORM_ALIASES` or :data:`PREDICATE_ALIASES`. They
-    are in the order of the value, each once. The value need not be valid."""
+def list_aliases(config: Mapping[str, str], key: ConfigKey = TRANSFORM_ALIASES_KEY) -> list[str]:
+    """The aliases in the value of ``key``, which is :data:`TRANSFORM_ALIASES_KEY` or :data:`PREDICATE_ALIASES_KEY`.
+    They are in the order of the value, each once. The value need not be valid."""
     return list(dict.fromkeys(split_list(config.get(key.name, key.default or ""))))
 
 
@@ -72,17 +72,19 @@ def transforms_and_predicates_definition(config: Mapping[str, str]) -> ConfigDef
     the key ``type``."""
     keys: list[ConfigKey] = []
     for alias in list_aliases(config):
-        type_and_side = TYPE_AND_SIDE_BY_NAME.get(config.get(f"{TRANSFORM_ALIASES.name}.{alias}.type", "").strip())
+        type_and_side = TYPE_AND_SIDE_BY_NAME.get(config.get(f"{TRANSFORM_ALIASES_KEY.name}.{alias}.type", "").strip())
         own_keys = (
             ()
             if type_and_side is None
             else (*type_and_side[0].keys, *(_PREDICATE_KEYS if type_and_side[0].accepts_predicate else ()))
         )
-        keys += _keys_of_alias(TRANSFORM_ALIASES, alias, "transform", TRANSFORM_TYPE_VALIDATOR, own_keys)
-    for alias in list_aliases(config, PREDICATE_ALIASES):
-        predicate_type = PREDICATE_TYPE_BY_NAME.get(config.get(f"{PREDICATE_ALIASES.name}.{alias}.type", "").strip())
+        keys += _keys_of_alias(TRANSFORM_ALIASES_KEY, alias, "transform", TRANSFORM_TYPE_VALIDATOR, own_keys)
+    for alias in list_aliases(config, PREDICATE_ALIASES_KEY):
+        predicate_type = PREDICATE_TYPE_BY_NAME.get(
+            config.get(f"{PREDICATE_ALIASES_KEY.name}.{alias}.type", "").strip()
+        )
         keys += _keys_of_alias(
-            PREDICATE_ALIASES,
+            PREDICATE_ALIASES_KEY,
             alias,
             "predicate",
             PREDICATE_TYPE_VALIDATOR,
@@ -151,7 +153,7 @@ def _value_errors(config: Mapping[str, str], own_definition: ConfigDef) -> dict[
     invalid together."""
     errors = own_definition.errors(config)
     for alias in list_aliases(config):
-        settings = _settings_of_alias(config, TRANSFORM_ALIASES, alias)
+        settings = _settings_of_alias(config, TRANSFORM_ALIASES_KEY, alias)
         if any(key.startswith(settings.prefix) for key in errors):
             continue
         transform_type, _ = TYPE_AND_SIDE_BY_NAME[config[f"{settings.prefix}type"].strip()]
@@ -163,7 +165,7 @@ def _predicate_errors(config: Mapping[str, str], settings: PrefixedConfig) -> di
     """An error, by key, if the transform with the keys ``settings`` has a predicate that ``config`` does not list, or
     negates no predicate."""
     name = config.get(settings.user_key("predicate"))
-    if name is not None and name.strip() not in (listed_predicates := list_aliases(config, PREDICATE_ALIASES)):
+    if name is not None and name.strip() not in (listed_predicates := list_aliases(config, PREDICATE_ALIASES_KEY)):
         return settings.error_by_key(
             "predicate",
             f"There is no such predicate; the key predicates lists {', '.join(listed_predicates) or 'none'}",
@@ -300,11 +302,11 @@ def parse_transforms(config: Mapping[str, str]) -> tuple[Transform, ...]:
 
 
 def _parse_transform(config: Mapping[str, str], alias: str) -> Transform:
-    settings = _settings_of_alias(config, TRANSFORM_ALIASES, alias)
+    settings = _settings_of_alias(config, TRANSFORM_ALIASES_KEY, alias)
     transform_type, side = TYPE_AND_SIDE_BY_NAME[config[f"{settings.prefix}type"].strip()]
     predicate = None
     if (name := config.get(settings.user_key("predicate"))) is not None:
-        predicate_settings = _settings_of_alias(config, PREDICATE_ALIASES, name.strip())
+        predicate_settings = _settings_of_alias(config, PREDICATE_ALIASES_KEY, name.strip())
         predicate = Predicate(
             predicate_type=PREDICATE_TYPE_BY_NAME[config[f"{predicate_settings.prefix}type"].strip()],
             settings=predicate_settings,
@@ -327,12 +329,13 @@ def uses_headers(config: Mapping[str, str]) -> bool:
     """Whether a transform or a predicate that ``config`` lists uses the headers of records. Only then the source reads
     headers, because that costs CPU time."""
     for alias in list_aliases(config):
-        settings = _settings_of_alias(config, TRANSFORM_ALIASES, alias)
+        settings = _settings_of_alias(config, TRANSFORM_ALIASES_KEY, alias)
         type_and_side = TYPE_AND_SIDE_BY_NAME.get(config.get(f"{settings.prefix}type", "").strip())
         if type_and_side is not None and type_and_side[0].uses_headers(settings):
             return True
     type_names = [
-        config.get(f"{PREDICATE_ALIASES.name}.{alias}.type") for alias in list_aliases(config, PREDICATE_ALIASES)
+        config.get(f"{PREDICATE_ALIASES_KEY.name}.{alias}.type")
+        for alias in list_aliases(config, PREDICATE_ALIASES_KEY)
     ]
     return any(
         type_ is not None

@@ -93,4 +93,4 @@ class Watchdog:
             else:
                 stopped_for = ends_ms
                 if not is_first_try:
-                    logger.warning("The watchdog has now stopped all tasks of this worker, after a failure")
+                    logger.warning("The watchdog has stopped all tasks of this worker; its first attempt had failed")

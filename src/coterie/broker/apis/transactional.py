@@ -14,16 +14,21 @@ OFFSETS_PARTITION = TopicPartition(CLASSIC_TOPIC.name, 0)
 
 
 async def ask_transaction_coordinator(
-    broker: BrokerContext, transactional_id: str, make_event: Callable[[int], Event], *, supports_producer_fenced: bool
+    broker: BrokerContext,
+    transactional_id: str,
+    make_event_for_next_producer_id: Callable[[int], Event],
+    *,
+    supports_producer_fenced: bool,
 ) -> Reply:
-    """The transaction coordinator's reply to the event that ``make_event`` builds, once the step is durable.
-    ``make_event`` receives an unused producer id, for events that need one.
+    """The transaction coordinator's reply to the event that ``make_event_for_next_producer_id`` builds, once the step
+    is durable.
+    ``make_event_for_next_producer_id`` receives an unused producer id, for events that need one.
 
     If the log cannot be written, the reply has the error code KAFKA_STORAGE_ERROR. If a newer producer has fenced this
     one, the error code is PRODUCER_FENCED or, unless ``supports_producer_fenced``, INVALID_PRODUCER_EPOCH (KIP-588).
     """
     try:
-        reply = await broker.transactions.ask(transactional_id, make_event)
+        reply = await broker.transactions.ask(transactional_id, make_event_for_next_producer_id)
     except WorldError:
         return Reply(error=ErrorCode.kafka_storage_error)
     if reply.error is ErrorCode.producer_fenced and not supports_producer_fenced:

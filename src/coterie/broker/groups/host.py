@@ -193,10 +193,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         the notification is about, so the log is read again."""
         self._load_waiter_count = 0
         """The number of requests that wait for the reload."""
-        self._wake = asyncio.Event()
+        self._wake_event = asyncio.Event()
         """Set to let `run` check the group now instead of waiting for the next deadline."""
         self._waiting_until_ms: float = 0
-        """The deadline for which `run` waits now; a timer with an earlier deadline sets ``_wake``."""
+        """The deadline for which `run` waits now; a timer with an earlier deadline sets ``_wake_event``."""
         self._new_chores: list[RunChore[NotificationT]] = []
         """The chores that `run` must start."""
         self._chores: set[asyncio.Task[None]] = set()
@@ -325,7 +325,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the group is reloaded
             self._invalidate_after_bug(bug)
         if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
-            self._wake.set()
+            self._wake_event.set()
 
     def _invalidate_after_bug(self, bug: Exception) -> None:
         """Log ``bug``, an exception of a step or of its effects, and refuse all pending requests with NOT_COORDINATOR;
@@ -374,7 +374,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the group is reloaded
             self._invalidate_after_bug(bug)
         if not self.has_state:
-            self._wake.set()
+            self._wake_event.set()
 
     def _perform_durable_effects(self) -> None:
         """Perform the effects whose records are durable."""
@@ -388,7 +388,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             case SetTimer(key=key, at_ms=at_ms):
                 self._timers.set(key, at_ms)
                 if at_ms < self._waiting_until_ms:
-                    self._wake.set()
+                    self._wake_event.set()
             case CancelTimer(key=key):
                 self._timers.cancel(key)
             case Reply(to=reply_to, response=response):
@@ -400,7 +400,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                     _set_response(asked, response)
             case RunChore():
                 self._new_chores.append(effect)
-                self._wake.set()
+                self._wake_event.set()
             case Observe(observe=observe):
                 observe()
 
@@ -423,7 +423,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     def _on_chore_ended(self, task: "asyncio.Task[None]") -> None:
         """Called when the chore of ``task`` has ended: drop the task, and wake `run`, which may have to end, too."""
         self._chores.discard(task)
-        self._wake.set()
+        self._wake_event.set()
 
     def _cancel_chores(self) -> None:
         """Cancel all chores, and drop those that have not begun."""
@@ -434,13 +434,13 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def _wait_deadline_or_wake(self) -> None:
-        """Wait until the next deadline of a timer, or until ``_wake`` is set."""
-        self._wake.clear()
+        """Wait until the next deadline of a timer, or until ``_wake_event`` is set."""
+        self._wake_event.clear()
         due_ms = self._timers.next_deadline_ms()
         self._waiting_until_ms = float("inf") if due_ms is None else due_ms
         try:
             async with asyncio.timeout(None if due_ms is None else (due_ms - self._now_ms()) / 1000):
-                await self._wake.wait()
+                await self._wake_event.wait()
         except TimeoutError:
             pass
         finally:
@@ -478,7 +478,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._loaded.clear()
         self.refuse_pending_requests(ErrorCode.not_coordinator)
         self._cancel_chores()
-        self._wake.set()
+        self._wake_event.set()
 
     async def wait_until_loaded(self) -> None:
         """Return at once, or while the group is being reloaded after a failure, at the end of the reload."""

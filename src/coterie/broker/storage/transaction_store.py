@@ -42,7 +42,8 @@ class ProducerRow(NamedTuple):
     producer_id: int
     producer_state: ProducerState
     written_at_ms: int
-    """When the producer's last batch or marker was written."""
+    """When this row was last written: with the producer's last batch or marker, or with the begin of its transaction in
+    the partition."""
 
 
 # -- transactional ids ------------------------------------------------------------------------------------------------

@@ -120,13 +120,14 @@ class TransactionCoordinator:
         """
         return await self._log.run_write(fresh_producer_id)
 
-    async def ask(self, transactional_id: str, make_event: Callable[[int], Event]) -> Reply:
+    async def ask(self, transactional_id: str, make_event_for_next_producer_id: Callable[[int], Event]) -> Reply:
         """Run one step of the coordinator of ``transactional_id``, and return its response once the step is durable.
-        ``make_event`` builds the step's event from the producer id that would be assigned next, which the step may use.
+        ``make_event_for_next_producer_id`` builds the step's event from the producer id that would be assigned next,
+        which the step may use.
 
         :raises WorldError: the log cannot be written.
         """
-        written = await self._step_coordinator(transactional_id, make_event)
+        written = await self._step_coordinator(transactional_id, make_event_for_next_producer_id)
         return next(effect for effect in written.effects if isinstance(effect, Reply))
 
     def append(self, batch: NewBatch) -> "asyncio.Future[WriteResult]":
@@ -263,13 +264,13 @@ class TransactionCoordinator:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _step_coordinator(
-        self, transactional_id: str, make_event: Callable[[int], Event]
+        self, transactional_id: str, make_event_for_next_producer_id: Callable[[int], Event]
     ) -> "asyncio.Future[WriteResult]":
         """Queue one step of the coordinator of ``transactional_id`` for the log's writer thread. The future gets the
         result once the step is durable, or a `WorldError` if the log cannot be written."""
         now_ms = self.now_ms()
         return self._log.run_write(
-            lambda store: step_coordinator(store, transactional_id, make_event, now_ms=now_ms),
+            lambda store: step_coordinator(store, transactional_id, make_event_for_next_producer_id, now_ms=now_ms),
             lambda written: self._on_write_durable(transactional_id, written),
         )
 

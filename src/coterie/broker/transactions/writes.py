@@ -180,14 +180,14 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
 
 
 def step_coordinator(
-    store: Store, transactional_id: str, make_event: Callable[[int], Event], *, now_ms: int
+    store: Store, transactional_id: str, make_event_for_next_producer_id: Callable[[int], Event], *, now_ms: int
 ) -> WriteResult:
     """Run one step of the coordinator of ``transactional_id``, and write its records, with the markers in partitions.
-    ``make_event`` builds the step's event from the producer id that would be assigned next. This id counts as assigned
-    only if the step has used it."""
+    ``make_event_for_next_producer_id`` builds the step's event from the producer id that would be assigned next. This
+    id counts as assigned only if the step has used it."""
     fresh = peek_next_producer_id(store.database)
     transaction = TransactionalIdState(read_transaction(store.database, transactional_id))
-    output = step(transaction, make_event(fresh), now_ms=now_ms)
+    output = step(transaction, make_event_for_next_producer_id(fresh), now_ms=now_ms)
     if any(
         isinstance(record, TransactionWritten) and record.producer.producer_id == fresh for record in output.records
     ):

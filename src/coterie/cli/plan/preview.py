@@ -20,8 +20,8 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.plan import (
-    ConnectorCreatedOrResized,
-    ConnectorDeleted,
+    ConnectorGetsTaskCount,
+    ConnectorIsDeleted,
     GroupChange,
     GroupSnapshot,
     MemberChangesClaims,
@@ -230,8 +230,8 @@ def to_group_changes(options: ChangeOptions, group: GroupWithMemberNames) -> lis
         )
     return [
         *(MemberJoins(member=member) for member in joining_members.values()),
-        *(ConnectorCreatedOrResized(connector=connector, task_count=tasks) for connector, tasks in task_counts.items()),
-        *(ConnectorDeleted(connector=ConnectorName(name)) for name in options.delete),
+        *(ConnectorGetsTaskCount(connector=connector, task_count=tasks) for connector, tasks in task_counts.items()),
+        *(ConnectorIsDeleted(connector=ConnectorName(name)) for name in options.delete),
         *(MemberChangesClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
         *(MemberDrains(member=member) for member in drains),
         *(MemberLeaves(member=member) for member in removals),
@@ -377,7 +377,7 @@ def _fixed_split_warnings(
     :raises WorldError: see :meth:`.GroupRestClient.connector_config`.
     """
     for change in changes:
-        if isinstance(change, ConnectorCreatedOrResized) and change.connector in snapshot.configured_jobs.connectors:
+        if isinstance(change, ConnectorGetsTaskCount) and change.connector in snapshot.configured_jobs.connectors:
             task_count = sum(task.connector == change.connector for task in snapshot.configured_jobs.tasks)
             if task_count == change.task_count:
                 continue

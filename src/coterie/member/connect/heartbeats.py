@@ -23,13 +23,13 @@ from coterie.member.connect.requests import (
     must_send_leadership_check,
 )
 from coterie.member.connect.state import (
-    FormerMembership,
     HeartbeatDue,
     HeartbeatSent,
     InGroup,
     Member,
     NoHeartbeat,
     NotInGroup,
+    PreviousMembershipEnd,
     ReportedData,
 )
 from coterie.member.connect.turn import Turn
@@ -70,12 +70,12 @@ def send_heartbeat_if_due(turn: Turn) -> None:
     """
     member, now_ms = turn.member, turn.now_ms
     match member.place, member.heartbeat:
-        case NotInGroup(former_membership=former), NoHeartbeat() if (
+        case NotInGroup(previous_membership_end=end), NoHeartbeat() if (
             member.worker_state is not None and not member.owned
         ):
-            if former is FormerMembership.LEAVES:
+            if end is PreviousMembershipEnd.LEAVES:
                 turn.send(make_leave_request(member, LEAVE_BRIEFLY_EPOCH))
-                member.place = NotInGroup(former_membership=FormerMembership.LOST)
+                member.place = NotInGroup(previous_membership_end=PreviousMembershipEnd.LOST)
             send_heartbeat(turn)
         case NotInGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms and not member.owned:
             send_heartbeat(turn)

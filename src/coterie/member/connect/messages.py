@@ -55,7 +55,8 @@ class HeartbeatRequest:
     configured: ConfiguredJobs | None = None
     """The configured jobs; only the leader sends them."""
     claims: Claims | None = None
-    """The only jobs that the worker may run, or that it may run any job."""
+    """The only jobs that the worker may run, or that it may run any job. None: unchanged since the last accepted
+    heartbeat."""
     draining: bool | None = None
     """Whether the worker must give all its jobs to other members."""
     max_wait_ms: int = 0

@@ -7,7 +7,6 @@ from coterie.engine.lease import LeaseDurations
 from coterie.member.connect.messages import Event, Timer
 from coterie.member.connect.requests import make_leave_request, make_next_heartbeat
 from coterie.member.connect.state import (
-    FormerMembership,
     HasLeft,
     HeartbeatDue,
     InGroup,
@@ -16,6 +15,7 @@ from coterie.member.connect.state import (
     NoHeartbeat,
     NotComputing,
     NotInGroup,
+    PreviousMembershipEnd,
     Refused,
     Suspended,
     Suspending,
@@ -100,13 +100,13 @@ def begin_unconfirmed_lease_if_handed_over(turn: Turn) -> None:
 
 
 def lose_membership_until_rejoin(
-    turn: Turn, reason: str, *, former: FormerMembership = FormerMembership.LOST, has_lease_ended: bool = False
+    turn: Turn, reason: str, *, end: PreviousMembershipEnd = PreviousMembershipEnd.LOST, has_lease_ended: bool = False
 ) -> None:
     """End the membership: the herder stops all jobs, and the member joins again, with the same member id, when no job
     is owned. A later response to a request that was sent before has no effect."""
     member = turn.member
     clear_membership_state(member)
-    member.place = NotInGroup(former_membership=former)
+    member.place = NotInGroup(previous_membership_end=end)
     for timer in _ALL_TIMERS:
         turn.emit(CancelTimer(timer=timer))
     turn.emit(MembershipLost(reason=reason, has_lease_ended=has_lease_ended))
@@ -136,7 +136,7 @@ def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
     """End the membership, and join again when all jobs have stopped; immediately before the join, send the request that
     leaves the group, which acknowledges that all jobs have stopped. Does nothing outside of the group."""
     if isinstance(turn.member.place, InGroup):
-        lose_membership_until_rejoin(turn, reason, former=FormerMembership.LEAVES)
+        lose_membership_until_rejoin(turn, reason, end=PreviousMembershipEnd.LEAVES)
 
 
 def on_leave(turn: Turn, event: Leave) -> None:

@@ -108,7 +108,7 @@ class MemberSettings:
 # -- membership -------------------------------------------------------------------------------------------------------
 
 
-class FormerMembership(Enum):
+class PreviousMembershipEnd(Enum):
     """How a member that is not in the group lost its previous membership."""
 
     NONE = auto()
@@ -124,7 +124,7 @@ class FormerMembership(Enum):
 class NotInGroup:
     """The coordinator has not accepted a join of this worker since its start, or since the membership was lost."""
 
-    former_membership: FormerMembership = FormerMembership.NONE
+    previous_membership_end: PreviousMembershipEnd = PreviousMembershipEnd.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

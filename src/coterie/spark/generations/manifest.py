@@ -145,9 +145,10 @@ def manifest_to_json(manifest: Manifest) -> str:
 
 def read_plan_of_next_generation(generation_path: Path) -> GenerationPlan | None:
     """The plan of the next checkpoint generation, from the generation's folder ``generation_path``; None when the
-    generation is not closed, or its folder does not exist.
+    generation is not closed, or nothing is at ``generation_path``.
 
-    :raises OSError: when the generation was removed.
+    :raises OSError: when a plain file is at ``generation_path``, which a removed generation leaves there, or the plan
+        cannot be read.
     :raises WorldError: when another version of Coterie wrote the plan in another form.
     """
     try:

@@ -311,7 +311,9 @@ def _parse_url(url: str) -> tuple[str, int, str, dict[str, str]]:
     """
     scheme, separator, url_rest = url.strip().partition("://")
     if not separator or scheme not in _URL_SCHEMES:
-        raise ValueError("Must be jdbc:postgresql://host:port/database or postgresql://host:port/database")
+        raise ValueError(
+            "Must be jdbc:postgresql://host:port/database or postgresql://host:port/database; the port may be left out"
+        )
     url_parts = urlsplit("//" + url_rest)
     # A password may contain / ? or #; urlsplit then does not count the text after it as user and password.
     if url_parts.username is not None or "@" in url_rest.partition("=")[0]:

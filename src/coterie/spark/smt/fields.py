@@ -30,7 +30,7 @@ from coterie.spark.record_columns import (
     visible_column_names,
 )
 from coterie.spark.smt.transform_type import (
-    REPLACE_NULL_WITH_DEFAULT,
+    REPLACE_NULL_WITH_DEFAULT_KEY,
     ErrorsByKey,
     KeyOrValue,
     TransformType,
@@ -139,7 +139,7 @@ CAST = TransformType(
             "Types by column",
             validator=_cast_spec_error,
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_cast,
 )
@@ -214,7 +214,7 @@ INSERT_FIELD = TransformType(
             validator=blank_value_error,
         ),
         make_transform_config_key("static.value", "The text of static.field.", "Text", is_optional=True),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_insert_field,
     value_combination_errors=_insert_field_config_errors,
@@ -285,7 +285,7 @@ REPLACE_FIELD = TransformType(
             default="",
             validator=_renames_error,
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_replace_field,
 )
@@ -382,7 +382,7 @@ MASK_FIELD = TransformType(
             is_optional=True,
             validator=blank_value_error,
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_mask_field,
 )
@@ -420,7 +420,7 @@ VALUE_TO_KEY = TransformType(
             type_=Type.LIST,
             validator=name_list_error,
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_value_to_key,
 )
@@ -508,7 +508,7 @@ EXTRACT_FIELD = TransformType(
             default="V1",
             validator=one_of(("V1", "V2")),
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_extract_field,
 )
@@ -670,7 +670,7 @@ TIMESTAMP_CONVERTER = TransformType(
             default="milliseconds",
             validator=one_of(_TIME_UNITS),
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_timestamp_converter,
     value_combination_errors=_missing_format_errors,
@@ -689,7 +689,7 @@ SET_SCHEMA_METADATA = TransformType(
         make_transform_config_key(
             "schema.version", "Without effect, as schema.name.", "Schema version", type_=Type.INT, is_optional=True
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=lambda rows, side, settings: rows,
 )

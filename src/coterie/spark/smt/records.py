@@ -9,7 +9,7 @@ from coterie.spark.record_columns import HEADERS_TYPE, MetadataColumn, required_
 from coterie.spark.smt.fields import CONNECT_TRANSFORMS_PACKAGE
 from coterie.spark.smt.patterns import checked_whole_match_pattern
 from coterie.spark.smt.transform_type import (
-    REPLACE_NULL_WITH_DEFAULT,
+    REPLACE_NULL_WITH_DEFAULT_KEY,
     ErrorsByKey,
     KeyOrValue,
     TransformType,
@@ -94,7 +94,7 @@ HEADER_FROM = TransformType(
         make_transform_config_key(
             "operation", "With move the columns are removed.", "Operation", validator=one_of(("copy", "move"))
         ),
-        REPLACE_NULL_WITH_DEFAULT,
+        REPLACE_NULL_WITH_DEFAULT_KEY,
     ),
     apply=_apply_header_from,
     value_combination_errors=_header_count_errors,

@@ -117,7 +117,7 @@ def make_transform_config_key(
     )
 
 
-REPLACE_NULL_WITH_DEFAULT = make_transform_config_key(
+REPLACE_NULL_WITH_DEFAULT_KEY = make_transform_config_key(
     "replace.null.with.default",
     "Without effect: columns have no default values.",
     "Nulls by default values",

@@ -9,8 +9,8 @@ from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRef
 def require_exact_partition_fields(offset: ConnectorOffset, *names: str) -> JsonMap:
     """The partition of ``offset``, after a check that it has exactly the fields ``names``.
 
-    :raises OffsetsRefusedError: when the partition is null or has other fields. The messages are those of Connect's
-        sources.
+    :raises OffsetsRefusedError: when the partition is null, lacks one of the fields or has another one. The messages
+        for null and for a missing field are those of Connect's sources.
     """
     if offset.partition is None:
         raise OffsetsRefusedError("Partition objects cannot be null")
