@@ -215,6 +215,24 @@ def test_a_removed_member_that_leaves_releases_the_jobs_that_it_may_still_have_r
     check_all_invariants(group)
 
 
+@pytest.mark.parametrize("is_removed_first", [False, True])
+def test_a_join_that_is_older_than_a_leave_is_not_processed(is_removed_first: bool) -> None:
+    """The join was sent on a connection that hangs, before the worker ended and sent its leave on another one."""
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    conversation.ask(short_heartbeat("w1", 2, request_number=10))
+    if is_removed_first:
+        conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w1")))
+    assert conversation.beat("w1", -2, request_number=12).error is ConnectErrorCode.NONE
+    for _ in range(2):
+        departed = conversation.coordinator.group.departed[MemberId("w1")]
+        assert (departed.request_number, departed.held, bool(departed.jobs)) == (12, NO_JOBS, True)
+        assert conversation.beat("w1", request_number=11).error is ConnectErrorCode.STALE_REQUEST
+        assert "w1" not in conversation.coordinator.group.members
+        conversation.coordinator.load(conversation.now_ms)
+    assert conversation.beat("w1", request_number=13).error is ConnectErrorCode.NONE
+
+
 def test_a_member_cannot_take_the_instance_id_of_another_one() -> None:
     conversation = Conversation()
     conversation.beat("w0")

@@ -11,9 +11,8 @@ from coterie.nouns.target_assignments import DeferredJobs
 
 
 def release_held_jobs(turn: Turn, member_id: MemberId) -> None:
-    """Called when the session of a departed member would have ended, or its leave has arrived: its worker runs no job
-    any more, so the jobs that were held for it are free for other members. The departed member is forgotten if no job
-    is deferred for it."""
+    """Called when the session of a departed member would have ended: its worker runs no job any more, so the jobs that
+    were held for it are free for other members. The departed member is forgotten if no job is deferred for it."""
     departed = turn.group.departed[member_id]
     if departed.jobs:
         turn.write(replace(departed, held=NO_JOBS))

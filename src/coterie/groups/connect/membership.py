@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from coterie.groups.connect.assignor_choice import incompatible_assignors_error, offered_assignor_versions
 from coterie.groups.connect.computation import end_computation_of_member, end_pause_after_failures
-from coterie.groups.connect.departures import forget_departed_member, release_held_jobs
+from coterie.groups.connect.departures import forget_departed_member
 from coterie.groups.connect.messages import (
     NO_EPOCH,
     ConfiguredJobsWritten,
@@ -397,8 +397,9 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
         on_leave_of_departed_member(turn, request)
         return
     check_member(group, member_id)
-    check_request_number(request, group.sessions[member_id].request_number)
-    current = group.currents[member_id]
+    session, current = group.sessions[member_id], group.currents[member_id]
+    check_request_number(request, session.request_number)
+    session.request_number = max(session.request_number, request.request_number)
     if request.member_epoch == LEAVE_EPOCH:
         remove_member(turn, member_id, jobs_may_still_run=False, defers_jobs=False, reason="it has left")
     elif group.members[member_id].instance_id is None:
@@ -406,8 +407,6 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
             turn, member_id, jobs_may_still_run=False, defers_jobs=True, reason="it has left for a short time"
         )
     else:
-        session = group.sessions[member_id]
-        session.request_number = max(session.request_number, request.request_number)
         turn.write(
             replace(
                 current,
@@ -430,6 +429,7 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
 def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
     """Process the leave of a member that is no longer in the group: its worker runs no job any more, so the jobs that
     were held for it are free. With LEAVE_EPOCH the member does not return, so its jobs are no longer deferred either.
+    If its record stays, it gets the number of ``request``: a late older request must not count as the member's return.
 
     :raises ConnectRefusal: when the request is older than one that was processed.
     """
@@ -439,9 +439,13 @@ def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
         forget_departed_member(turn, request.member_id)
         if departed.jobs:
             turn.bump_group_epoch()
-    elif departed.held:
-        release_held_jobs(turn, request.member_id)
+    elif departed.jobs:
+        number = max(departed.request_number, request.request_number)
+        if (changed := replace(departed, held=NO_JOBS, request_number=number)) != departed:
+            turn.write(changed)
         turn.cancel_timer(HeldJobsTimer(member_id=request.member_id))
+    else:
+        forget_departed_member(turn, request.member_id)
     turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
 
 
