@@ -233,6 +233,42 @@ def test_a_join_that_is_older_than_a_leave_is_not_processed(is_removed_first: bo
     assert conversation.beat("w1", request_number=13).error is ConnectErrorCode.NONE
 
 
+@pytest.mark.parametrize("has_target", [False, True])
+@pytest.mark.parametrize("instance_id", [None, "one"])
+def test_a_returned_member_that_goes_before_it_receives_its_jobs_keeps_its_delay(
+    has_target: bool, instance_id: str | None
+) -> None:
+    """A worker crashes, is started again, and crashes before a heartbeat of it takes the new target."""
+    conversation = Conversation()
+    group = conversation.coordinator.group
+    conversation.beat("w0")
+    fields: Mapping[str, Any] = {"url": WorkerUrl("http://one"), "instance_id": instance_id}
+    conversation.beat("w1", **fields)
+    conversation.compute("w0")
+    conversation.beat("w0")
+    conversation.beat("w1", **fields)
+    jobs_of_w1 = group.currents[MemberId("w1")].assigned
+    conversation.beat("w0", 2)
+    conversation.now_ms += SETTINGS.session_timeout_ms
+    conversation.beat("w0", 2, owned=group.currents[MemberId("w0")].assigned)
+    conversation.coordinator.handle(TimerFired(key=SessionTimer(member_id=MemberId("w1"))), conversation.now_ms)
+    assert group.departed[MemberId("w1")].jobs == jobs_of_w1
+    conversation.compute("w0")
+    conversation.beat("w1-again", **fields)
+    assert not group.departed
+    if has_target:
+        conversation.compute("w0")
+        assert group.targets[MemberId("w1-again")].target.jobs == jobs_of_w1
+    assert group.currents[MemberId("w1-again")].assigned == NO_JOBS
+    conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w1-again")))
+    assert group.departed[MemberId("w1-again")].jobs == jobs_of_w1
+    conversation.compute("w0")
+    assert group.departed[MemberId("w1-again")].deadline_ms is not None
+    conversation.beat("w1-third", **fields)
+    conversation.compute("w0")
+    assert group.targets[MemberId("w1-third")].target.jobs == jobs_of_w1
+
+
 def test_a_member_cannot_take_the_instance_id_of_another_one() -> None:
     conversation = Conversation()
     conversation.beat("w0")

@@ -463,12 +463,9 @@ def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, 
     jobs are deferred. A held heartbeat of the member gets UNKNOWN_MEMBER_ID. ``reason`` is for its worker and for
     operators."""
     group = turn.group
-    metadata, current, session = group.members[member_id], group.currents[member_id], group.sessions[member_id]
-    held = current.held_jobs if jobs_may_still_run else NO_JOBS
-    jobs = NO_JOBS
-    if defers_jobs:
-        # A static member that left for a short time has no jobs: the jobs of its target wait for it.
-        jobs = group.targets[member_id].target.jobs if current.member_epoch == LEAVE_BRIEFLY_EPOCH else current.assigned
+    metadata, session = group.members[member_id], group.sessions[member_id]
+    held = group.currents[member_id].held_jobs if jobs_may_still_run else NO_JOBS
+    jobs = jobs_to_defer(group, member_id) if defers_jobs else NO_JOBS
     departed = None
     if held or jobs:
         departed = MemberDeparted(
@@ -493,6 +490,17 @@ def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, 
     drop_all_member_state(turn, member_id)
     if held:
         turn.set_timer(HeldJobsTimer(member_id=member_id), session.ends_at_ms)
+
+
+def jobs_to_defer(group: Group, member_id: MemberId) -> Jobs:
+    """The jobs that are deferred for the member if it is removed now: its assigned jobs, and those that were deferred
+    until its return (`MemberRecord.former`) and that it has not received yet, except those that another member holds. A
+    static member that left for a short time has no jobs: the jobs of its target wait for it."""
+    metadata, target = group.members[member_id], group.targets[member_id].target.jobs
+    jobs = target if group.has_left_briefly(member_id) else group.currents[member_id].assigned
+    # A target that was computed since the return decides which of the former jobs the member gets.
+    former = jobs_deferred_until_return(group, metadata) or metadata.former & target
+    return jobs | Jobs.of(job for job in former if group.holder.get(job, member_id) == member_id)
 
 
 def member_to_remove_or_raise(group: Group, request: RemoveMember) -> MemberId:
