@@ -252,6 +252,30 @@ def test_a_new_group_waits_for_more_members_and_computations_keep_their_interval
     assert chosen(conversation) == "w0"
 
 
+def test_the_initial_delay_of_a_group_whose_computations_have_failed_before_is_not_shortened() -> None:
+    conversation = Conversation(replace(ALONE, initial_rebalance_delay_ms=3_000))
+    conversation.beat("w0")
+    conversation.now_ms += 3_000
+    conversation.coordinator.fire_due(conversation.now_ms)
+    conversation.compute("w0", ComputedTarget(members={}))
+    assert chosen(conversation) is None, "the only member has failed: a pause follows"
+    conversation.beat("w0", LEAVE_EPOCH)
+    conversation.beat("w1")
+    conversation.now_ms += 10
+    conversation.beat("w2")
+    conversation.now_ms += 2_989
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert chosen(conversation) is None, "the second join does not end the initial delay"
+    conversation.now_ms += 1
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert chosen(conversation) == "w1"
+    for member in ("w1", "w2"):
+        conversation.compute(member, ComputedTarget(members={}))
+    conversation.now_ms += 1_000
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert chosen(conversation) == "w1", "the pause is the first one of this group"
+
+
 def test_the_target_of_a_static_member_counts_for_the_member_id_with_which_it_has_returned_meanwhile() -> None:
     """Its return requests no new target, so nothing else would give it jobs."""
     conversation = joined("w0")

@@ -7,6 +7,8 @@
        └───────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
 With a server-side assignor, CoordinatorComputing takes the place of MemberChosenToCompute and MemberComputing.
+InitialRebalanceDelay (the first member has joined) and PauseAfterFailures (no assignor can compute) take the place of
+NoComputation until their time is over.
 """
 
 from collections.abc import Sequence
@@ -34,9 +36,12 @@ from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_computing_request
 from coterie.groups.connect.soft_state import (
     CoordinatorComputing,
+    Idle,
+    InitialRebalanceDelay,
     MemberChosenToCompute,
     MemberComputing,
     NoComputation,
+    PauseAfterFailures,
 )
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.target_check import target_error
@@ -66,12 +71,12 @@ _LISTED_MEMBERS_MAX = 10
 
 
 def begin_computation_if_due(turn: Turn) -> None:
-    """Begin a computation if a new target is needed, none is being computed, and a member is present. If a pause or the
-    interval since the last computation has not ended yet, set the timer of its end instead. An assignor of the
-    coordinator computes if the members have no client-side assignor in common. If they have one, but no member can be
-    chosen, the coordinator's assignor of the same name computes; if it has none, computations pause."""
+    """Begin a computation if a new target is needed, none is being computed, and a member is present. If a delay, a
+    pause or the interval since the last computation has not ended yet, set the timer of its end instead. An assignor of
+    the coordinator computes if the members have no client-side assignor in common. If they have one, but no member can
+    be chosen, the coordinator's assignor of the same name computes; if it has none, computations pause."""
     group = turn.group
-    if not (isinstance(group.computation, NoComputation) and group.needs_target and group.has_present_member()):
+    if not (isinstance(group.computation, Idle) and group.needs_target and group.has_present_member()):
         return
     at_ms = next_computation_at_ms(group, group.computation)
     if turn.now_ms < at_ms:
@@ -145,10 +150,10 @@ def computation_time_limit_ms(group: Group, member_id: MemberId) -> int:
     return min(group.settings.computation_timeout_ms, group.members[member_id].rebalance_timeout_ms)
 
 
-def next_computation_at_ms(group: Group, idle: NoComputation) -> int:
-    """The earliest point of time for the next computation: after the pause in ``idle``, and after the minimum interval
-    since the end of the last computation (``assignment_interval_ms``). 0 if neither applies."""
-    earliest = 0 if idle.not_before_ms is None else idle.not_before_ms
+def next_computation_at_ms(group: Group, idle: Idle) -> int:
+    """The earliest point of time for the next computation: after the delay or the pause ``idle``, and after the minimum
+    interval since the end of the last computation (``assignment_interval_ms``). 0 if none of them applies."""
+    earliest = 0 if isinstance(idle, NoComputation) else idle.ends_at_ms
     if group.computed_at_ms is None:
         return earliest
     return max(earliest, group.computed_at_ms + group.settings.assignment_interval_ms)
@@ -179,7 +184,7 @@ def pause_computations_after_failures(turn: Turn) -> None:
     pause_ms = doubled_delay_ms(_RETRY_PAUSE_MS, group.failures, _RETRY_PAUSE_MAX_MS)
     group.failures += 1
     group.failed_members.clear()
-    group.computation = NoComputation(turn.now_ms + pause_ms)
+    group.computation = PauseAfterFailures(turn.now_ms + pause_ms)
     turn.set_timer(NextComputationTimer(), turn.now_ms + pause_ms)
 
 
@@ -187,7 +192,7 @@ def end_pause_after_failures(turn: Turn) -> None:
     """End the pause after failed computations: a member has joined, and it may be able to compute. If all fail again,
     the next pause is longer."""
     group = turn.group
-    if group.failures and isinstance(group.computation, NoComputation):
+    if isinstance(group.computation, PauseAfterFailures):
         group.computation = NoComputation()
 
 
@@ -459,13 +464,13 @@ def on_computation_timeout(turn: Turn) -> None:
 
 
 def on_next_computation_timer(turn: Turn) -> None:
-    """Called when `NextComputationTimer` fires. End a pause whose time is over, and raise the group epoch if the next
-    target is due (`ComputedTarget.next_in_ms`). The end of this step then begins a computation."""
+    """Called when `NextComputationTimer` fires. End a delay or a pause whose time is over, and raise the group epoch if
+    the next target is due (`ComputedTarget.next_in_ms`). The end of this step then begins a computation."""
     group = turn.group
     metadata = group.metadata
     if metadata is not None and metadata.next_at_ms is not None and turn.now_ms >= metadata.next_at_ms:
         turn.change_group_record(next_at_ms=None)
         turn.bump_group_epoch()
     idle = group.computation
-    if isinstance(idle, NoComputation) and idle.not_before_ms is not None and turn.now_ms >= idle.not_before_ms:
+    if isinstance(idle, InitialRebalanceDelay | PauseAfterFailures) and turn.now_ms >= idle.ends_at_ms:
         group.computation = NoComputation()

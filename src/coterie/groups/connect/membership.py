@@ -28,7 +28,7 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_member
 from coterie.groups.connect.revocations import update_revocations_and_timer
-from coterie.groups.connect.soft_state import NewTargetReason, NoComputation, NotConnected, Session
+from coterie.groups.connect.soft_state import Idle, InitialRebalanceDelay, NewTargetReason, NotConnected, Session
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -123,8 +123,8 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
     group.sessions[metadata.member_id] = Session()
     group.failed_members.discard(metadata.member_id)
     end_pause_after_failures(turn)
-    if is_first and isinstance(group.computation, NoComputation) and group.settings.initial_rebalance_delay_ms:
-        group.computation = NoComputation(turn.now_ms + group.settings.initial_rebalance_delay_ms)
+    if is_first and isinstance(group.computation, Idle) and group.settings.initial_rebalance_delay_ms:
+        group.computation = InitialRebalanceDelay(turn.now_ms + group.settings.initial_rebalance_delay_ms)
 
 
 def on_rejoin(turn: Turn, request: Heartbeat) -> None:
@@ -488,6 +488,8 @@ def remove_member(turn: Turn, member_id: MemberId, *, jobs_may_still_run: bool, 
         turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message=message)
     )
     drop_all_member_state(turn, member_id)
+    if not group.members:
+        group.failures = 0  # The first pause of the next members is short again.
     if held:
         turn.set_timer(HeldJobsTimer(member_id=member_id), session.ends_at_ms)
 

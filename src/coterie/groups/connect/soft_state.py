@@ -15,9 +15,23 @@ from coterie.nouns.target_assignments import GroupSnapshot
 
 @dataclass(frozen=True, slots=True)
 class NoComputation:
-    """No computation is in progress. With ``not_before_ms``, none begins before that time."""
+    """No computation is in progress."""
 
-    not_before_ms: int | None = None
+
+@dataclass(frozen=True, slots=True)
+class InitialRebalanceDelay:
+    """No computation begins before ``ends_at_ms``, so that more members can join: the group had no present member when
+    the first one joined."""
+
+    ends_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAfterFailures:
+    """No computation begins before ``ends_at_ms``, because computations have failed. A member that joins ends the
+    pause."""
+
+    ends_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +57,9 @@ class CoordinatorComputing:
     snapshot: GroupSnapshot
 
 
-Computation: TypeAlias = NoComputation | MemberChosenToCompute | MemberComputing | CoordinatorComputing
+Idle: TypeAlias = NoComputation | InitialRebalanceDelay | PauseAfterFailures
+"""The states in which no computation is in progress."""
+Computation: TypeAlias = Idle | MemberChosenToCompute | MemberComputing | CoordinatorComputing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,8 +100,8 @@ class Group:
         self.failed_members: set[MemberId] = set()
         """Members whose computation failed: they are not chosen until a pause, or until they join again."""
         self.failures = 0
-        """The number of pauses after failed computations since the last target; the length of the next one depends on
-        it."""
+        """The number of pauses after failed computations since the last target, or since the group had no members; the
+        length of the next one depends on it."""
         self.computed_at_ms: int | None = None
         """When the last computation ended; None before the first one, and if another member must compute at once."""
         self.installed: tuple[MemberId, GroupEpoch] | None = None
