@@ -92,12 +92,12 @@ def begin_computation_if_due(turn: Turn) -> None:
         group.computation = MemberChosenToCompute(member_id=chosen)
         turn.set_timer(ComputationTimeoutTimer(), turn.now_ms + computation_time_limit_ms(group, chosen))
         return
-    if not able:
-        change_assignment_error(turn, no_able_member_error(group, name))
     if name in group.settings.server_assignors:
         order_server_side_computation(turn, name)
-    else:
-        pause_computations_after_failures(turn)
+        return
+    if not able:
+        change_assignment_error(turn, no_able_member_error(group, name))
+    pause_computations_after_failures(turn)
 
 
 def common_client_assignor_and_able_members(group: Group) -> tuple[str | None, list[MemberId]]:
