@@ -297,6 +297,28 @@ def test_a_static_member_that_leaves_briefly_stays_and_returns_under_another_id(
     assert conversation.coordinator.group.targets[MemberId("w2")].target.jobs == before.assignment.jobs
 
 
+def test_a_departed_member_that_takes_the_place_of_a_static_member_gets_the_jobs_that_wait_for_it() -> None:
+    conversation = Conversation()
+    group = conversation.coordinator.group
+    conversation.beat("w0")
+    fields: Mapping[str, Any] = {"url": WorkerUrl("http://one"), "instance_id": InstanceId("one")}
+    conversation.beat("w1", **fields)
+    conversation.compute("w0")
+    conversation.beat("w0")
+    conversation.beat("w1", **fields)
+    jobs_of_w1 = group.currents[MemberId("w1")].assigned
+    conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w1")))
+    conversation.compute("w0")
+    conversation.beat("w2", **fields)
+    conversation.compute("w0")
+    assert (group.departed[MemberId("w1")].jobs, group.needs_target) == (jobs_of_w1, False)
+    assert conversation.beat("w2", -2, instance_id=InstanceId("one")).member_epoch == -2
+    conversation.beat("w1", **fields)
+    assert (dict(group.departed), group.needs_target) == ({}, True)
+    conversation.compute("w0")
+    assert group.targets[MemberId("w1")].target.jobs == jobs_of_w1
+
+
 def test_the_reason_for_a_removal_depends_on_whether_the_member_had_left_for_a_short_time() -> None:
     conversation = Conversation()
     conversation.beat("w0", instance_id=InstanceId("zero"))

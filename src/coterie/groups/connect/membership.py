@@ -181,7 +181,8 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
 
 def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> None:
     """Let the sender of ``request``, with its new member id, take the place of the static member ``holder``, which left
-    for a short time. It gets the target assignment and the place in the order of joining of ``holder``.
+    for a short time. It gets the target assignment and the place in the order of joining of ``holder``. If the sender
+    is also a departed member that returns, it gets the jobs that were deferred for it, too: the group epoch rises.
 
     :raises ConnectRefusal: when the sender's metadata do not fit the group.
     """
@@ -190,17 +191,17 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
     metadata = preliminary_member_record_from_join(turn, request)
     check_assignors(group, metadata, instead_of=holder)
     check_config_topic(group, request)
-    if is_target_affected(before, metadata) or requests_new_target(request):
+    departed = group.departed.get(request.member_id)
+    deferred = NO_JOBS if departed is None else departed.jobs  # in no target, so they need a new one
+    if is_target_affected(before, metadata) or requests_new_target(request) or deferred:
         turn.bump_group_epoch()
-    if request.member_id in group.departed:
-        forget_departed_member(turn, request.member_id)
     drop_all_member_state(turn, holder)
     turn.write(
         replace(
             metadata,
             group_epoch=turn.new_group_epoch,
             joined_epoch=before.joined_epoch,
-            former=jobs_deferred_until_return(group, before),
+            former=jobs_deferred_until_return(group, before) | deferred,
         )
     )
     turn.write(
@@ -212,6 +213,8 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
         )
     )
     turn.write(replace(target, member_id=metadata.member_id))
+    if departed is not None:
+        forget_departed_member(turn, departed.member_id)
     group.sessions[metadata.member_id] = Session()
 
 
