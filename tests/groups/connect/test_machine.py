@@ -21,7 +21,7 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.state import check_all_invariants
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import Claims, HeartbeatResponse
+from coterie.nouns.connect_groups import Claims, HeartbeatResponse, InstallAssignmentResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
@@ -34,7 +34,7 @@ from tests.groups.connect.builders import (
     install,
     short_heartbeat,
 )
-from tests.groups.connect.simple_assignor import compute
+from tests.groups.connect.simple_assignor import DELAY_MS, compute
 from tests.groups.connect.world import compacted, jobs_of
 
 INVALID: Mapping[str, Mapping[str, Any]] = {
@@ -528,6 +528,46 @@ def test_a_removed_members_jobs_are_held_as_long_after_a_reload_with_a_shorter_s
     assert conversation.coordinator.group.departed[MemberId("w0")].held
     conversation.coordinator.fire_due(ends_at_ms)
     assert not conversation.coordinator.group.departed[MemberId("w0")].held
+
+
+def test_after_the_clock_was_set_back_the_delay_of_a_departed_member_ends_once() -> None:
+    conversation = Conversation()
+    conversation.now_ms = 36_000_000
+    conversation.settle("w0", "w1")
+    conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w1")))
+    conversation.compute("w0")
+    conversation.now_ms = 1_000
+    for _ in range(2):  # the second load reads what the first one has written
+        conversation.coordinator.load(conversation.now_ms)
+        departed = conversation.coordinator.group.departed[MemberId("w1")]
+        assert (departed.left_at_ms, departed.held_until_ms, departed.deadline_ms) == (1_000, 11_000, 1_000 + DELAY_MS)
+        conversation.now_ms += 500
+    group = conversation.coordinator.group
+    for _ in range(5):
+        conversation.now_ms += 4_000
+        conversation.coordinator.fire_due(conversation.now_ms)
+        current = group.currents[MemberId("w0")]
+        conversation.beat("w0", current.member_epoch, owned=current.assigned)
+    assert group.departed[MemberId("w1")].held == NO_JOBS
+    conversation.compute("w0")
+    assert (dict(group.departed), group.targets[MemberId("w0")].target.jobs) == ({}, JOBS)
+
+
+@pytest.mark.parametrize("load_at_ms", [1_000, 36_000_000])
+def test_after_a_load_the_next_target_that_was_ordered_is_due(load_at_ms: int) -> None:
+    """The clock may have been set back since the order."""
+    conversation = Conversation()
+    conversation.now_ms = 36_000_000
+    conversation.settle("w0")
+    conversation.beat("w1")
+    snapshot = conversation.prepare("w0", 1)
+    target = replace(compute(snapshot), next_in_ms=60_000)
+    assert conversation.ask(install("w0", 1, snapshot, target)) == InstallAssignmentResponse()
+    assert not conversation.coordinator.group.needs_target
+    conversation.coordinator.load(load_at_ms)
+    group = conversation.coordinator.group
+    assert group.metadata is not None
+    assert (group.group_epoch, group.assignment_epoch, group.metadata.next_at_ms) == (3, 2, None)
 
 
 def test_a_group_on_whose_removed_member_jobs_may_run_cannot_be_deleted() -> None:

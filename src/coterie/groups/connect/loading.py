@@ -1,12 +1,14 @@
 """The first step after the replay of a group's records. A crash may have interrupted the records of a step anywhere.
 This step completes or undoes such a step before the coordinator sends its first response."""
 
+from dataclasses import replace
+
 from coterie.groups.connect.departures import forget_departed_member
 from coterie.groups.connect.messages import (
     CurrentAssignmentRemoved,
     HeldJobsTimer,
+    MemberDeparted,
     MemberRemoved,
-    NextComputationTimer,
     RebalanceDelayTimer,
     SessionTimer,
     TargetRemoved,
@@ -24,7 +26,7 @@ from coterie.nouns.target_assignments import TargetOfMember
 def on_loaded(turn: Turn) -> None:
     """If the log has only some records of the last step, remove or complete what they describe, and increase the group
     epoch; then set the timers. Each member gets a full session, and a full rebalance timeout if it has jobs to give
-    back."""
+    back. A next target that the last one has ordered (`ComputedTarget.next_in_ms`) is due at once."""
     group = turn.group
     # A replayed log may contain targets that were written in part and restored by an earlier load.
     rebuild_target_owners(group)
@@ -44,7 +46,8 @@ def on_loaded(turn: Turn) -> None:
         update_revocations_and_timer(turn, member_id)
     set_timers_of_departed_members(turn)
     if group.metadata is not None and group.metadata.next_at_ms is not None:
-        turn.set_timer(NextComputationTimer(), max(turn.now_ms, group.metadata.next_at_ms))
+        # Due at once: if the clock was set back, the stored time may be hours away.
+        turn.change_group_record(group_epoch=GroupEpoch(last_epoch + 1), next_at_ms=None)
 
 
 def greatest_epoch_in_records(group: Group) -> GroupEpoch:
@@ -123,15 +126,26 @@ def set_targets_to_current_jobs(turn: Turn) -> None:
 
 
 def set_timers_of_departed_members(turn: Turn) -> None:
-    """Set the timers of departed members to the times in their records. If the clock was set back since a record was
-    written, its timer fires earlier: no wait, counted from now, is longer than it was at its start."""
-    group = turn.group
-    for member_id, departed in sorted(group.departed.items()):
-        if departed.held:
-            longest_ms = departed.held_until_ms - departed.left_at_ms
-            held_until_ms = min(departed.held_until_ms, turn.now_ms + max(longest_ms, 1))
-            turn.set_timer(HeldJobsTimer(member_id=member_id), max(turn.now_ms, held_until_ms))
-        if departed.deadline_ms is not None:
-            longest_ms = departed.deadline_ms - departed.left_at_ms
-            deadline_ms = min(departed.deadline_ms, turn.now_ms + longest_ms)
-            turn.set_timer(RebalanceDelayTimer(member_id=member_id), max(turn.now_ms, deadline_ms))
+    """Set the timers of departed members to the times in their records."""
+    for member_id, departed in sorted(turn.group.departed.items()):
+        current = with_times_of_present_clock(departed, turn.now_ms)
+        if current != departed:
+            turn.write(current)
+        if current.held:
+            turn.set_timer(HeldJobsTimer(member_id=member_id), max(turn.now_ms, current.held_until_ms))
+        if current.deadline_ms is not None:
+            turn.set_timer(RebalanceDelayTimer(member_id=member_id), max(turn.now_ms, current.deadline_ms))
+
+
+def with_times_of_present_clock(departed: MemberDeparted, now_ms: int) -> MemberDeparted:
+    """``departed`` with earlier times if the clock was set back since the member left: the member then left ``now_ms``,
+    and each wait is as long as it was at its start. Snapshots and later loads count from these times, too."""
+    ahead_ms = departed.left_at_ms - now_ms
+    if ahead_ms <= 0:
+        return departed
+    return replace(
+        departed,
+        left_at_ms=now_ms,
+        held_until_ms=departed.held_until_ms - ahead_ms,
+        deadline_ms=None if departed.deadline_ms is None else departed.deadline_ms - ahead_ms,
+    )
