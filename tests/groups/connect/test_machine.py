@@ -24,7 +24,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse, InstallAssignmentResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
-from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
+from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
 from tests.groups.connect.builders import (
     JOBS,
     SETTINGS,
@@ -267,6 +267,32 @@ def test_a_returned_member_that_goes_before_it_receives_its_jobs_keeps_its_delay
     conversation.beat("w1-third", **fields)
     conversation.compute("w0")
     assert group.targets[MemberId("w1-third")].target.jobs == jobs_of_w1
+
+
+@pytest.mark.parametrize("instance_id", [None, "one"])
+def test_a_worker_that_has_departed_twice_gets_the_jobs_of_both_members(instance_id: str | None) -> None:
+    """An operator has removed its first member, which still held jobs when the second one joined."""
+    conversation = Conversation()
+    group = conversation.coordinator.group
+    conversation.beat("w0")
+    fields: Mapping[str, Any] = {"url": WorkerUrl("http://one"), "instance_id": instance_id}
+    for member, jobs in (("w1", Jobs.of(JOBS.connectors)), ("w2", Jobs.of(JOBS.tasks))):
+        conversation.beat(member, **fields)
+        snapshot = conversation.prepare("w0", group.currents[MemberId("w0")].member_epoch)
+        deferred = {one.member_id: DeferredJobs(jobs=one.jobs, delay_ms=DELAY_MS) for one in snapshot.departed}
+        waiting = Jobs.of(job for one in deferred.values() for job in one.jobs)
+        rest = JOBS - jobs - waiting
+        unplaceable = (UnplaceableJobs(jobs=rest, reason="for the next member"),) if rest else ()
+        members = {MemberId(member): TargetOfMember(jobs=jobs)}
+        conversation.compute("w0", ComputedTarget(members=members, deferred=deferred, unplaceable=unplaceable))
+        conversation.beat(member, **fields)
+        assert group.currents[MemberId(member)].assigned == jobs
+        conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId(member)))
+    for member in ("w1", "w2"):
+        conversation.beat(member, -2)
+    assert group.departed.keys() == {"w1", "w2"}
+    conversation.beat("w3", **fields)
+    assert (dict(group.departed), group.members[MemberId("w3")].former) == ({}, JOBS)
 
 
 def test_a_member_cannot_take_the_instance_id_of_another_one() -> None:

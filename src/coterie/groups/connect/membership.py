@@ -81,9 +81,9 @@ def on_join(turn: Turn, request: Heartbeat) -> None:
 
 
 def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
-    """Add the sender of ``request`` as a new member; the group epoch rises. If the sender is a departed member that
-    returns, the new metadata contain the jobs that were deferred for it (``former``), and the departed member is
-    forgotten. The first present member of the group begins the initial rebalance delay.
+    """Add the sender of ``request`` as a new member; the group epoch rises. If departed members return with the
+    request, the new metadata contain the jobs that were deferred for them (``former``), and they are forgotten. The
+    first present member of the group begins the initial rebalance delay.
 
     :raises ConnectRefusal: when the group cannot accept it.
     """
@@ -96,7 +96,7 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
     metadata = preliminary_member_record_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
-    returned = returning_member(group, request)
+    returned = returning_members(group, request)
     is_first = not group.has_present_member()
     turn.bump_group_epoch()
     turn.write(
@@ -104,7 +104,7 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
             metadata,
             group_epoch=turn.new_group_epoch,
             joined_epoch=turn.new_group_epoch,
-            former=NO_JOBS if returned is None else returned.jobs,
+            former=Jobs.of(job for one in returned for job in one.jobs),
         )
     )
     turn.write(
@@ -118,8 +118,8 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
     turn.write(
         TargetWritten(member_id=metadata.member_id, assignment_epoch=NO_EPOCH, target=TargetOfMember(jobs=NO_JOBS))
     )
-    if returned is not None:
-        forget_departed_member(turn, returned.member_id)
+    for one in returned:
+        forget_departed_member(turn, one.member_id)
     group.sessions[metadata.member_id] = Session()
     group.failed_members.discard(metadata.member_id)
     end_pause_after_failures(turn)
@@ -218,20 +218,20 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
     group.sessions[metadata.member_id] = Session()
 
 
-def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
-    """The departed member that sends ``request``: the one with the request's member id, which thereby acknowledges that
-    all its jobs have stopped. Otherwise, of the departed members that hold no job, the first by member id that has the
-    request's instance id, or has no instance id and has the request's URL (not empty). None if there is no such
-    member."""
-    departed = group.departed.get(request.member_id)
-    if departed is not None:
-        return departed
-    for _, one in sorted(group.departed.items()):
-        is_same_instance = request.instance_id is not None and request.instance_id == one.instance_id
-        is_same_url = one.instance_id is None and bool(request.url) and request.url == one.url
-        if (is_same_instance or is_same_url) and not one.held:
-            return one
-    return None
+def returning_members(group: Group, request: Heartbeat) -> tuple[MemberDeparted, ...]:
+    """The departed members that return with ``request``, sorted by member id: the one with the request's member id,
+    which thereby acknowledges that all its jobs have stopped; and of those that hold no job, each that has the
+    request's instance id, or has no instance id and has the request's URL (not empty)."""
+    return tuple(one for _, one in sorted(group.departed.items()) if is_returning_member(one, request))
+
+
+def is_returning_member(departed: MemberDeparted, request: Heartbeat) -> bool:
+    """Whether ``request`` comes from the worker of the departed member (`returning_members`)."""
+    if departed.member_id == request.member_id:
+        return True
+    is_same_instance = request.instance_id is not None and request.instance_id == departed.instance_id
+    is_same_url = departed.instance_id is None and bool(request.url) and request.url == departed.url
+    return (is_same_instance or is_same_url) and not departed.held
 
 
 def preliminary_member_record_from_join(turn: Turn, request: Heartbeat) -> MemberRecord:
