@@ -1,6 +1,8 @@
 """What increases the group epoch, so that a new target is computed, and what does not: one test for each."""
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from coterie.groups.connect.messages import (
     ConnectionClosed,
     ConnectionGraceTimer,
+    GroupState,
     RemoveMember,
     RevocationTimer,
     SessionTimer,
@@ -19,9 +22,11 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, ConfiguredJobs
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
 from tests.groups.connect.builders import JOBS, Conversation, assignor, short_heartbeat
 
+PAGE = Path(__file__).parents[3] / "docs/protocol/rebalances.md"
 W0, W1 = MemberId("w0"), MemberId("w1")
 C0, C2 = ConnectorName("c0"), ConnectorName("c2")
 NEW_CONNECTOR, NEW_TASK = Jobs.of([C2]), Jobs.of([ConnectorTaskId(C0, 2)])
@@ -82,6 +87,20 @@ def test_other_changes_do_not_increase_the_group_epoch(fields: Mapping[str, Any]
     conversation = settled()
     conversation.ask(short_heartbeat("w1", 2, **fields))
     assert (group_of(conversation).group_epoch, is_computing(conversation)) == (2, False)
+
+
+def first_columns(text: str) -> list[list[str]]:
+    """The first column of each table in ``text``, without the title."""
+    tables = re.findall(r"^\|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [re.findall(r"^\| `?(.+?)`? \|", rows, re.MULTILINE) for rows in tables]
+
+
+def test_the_page_lists_these_changes_and_each_state() -> None:
+    increases, others, group_states, worker_states = first_columns(PAGE.read_text())
+    assert [one for one in increases if one in BUMPS] == [*BUMPS]
+    assert [one for one in others if one in NO_BUMPS] == [one for one in NO_BUMPS if one != "nothing"]
+    assert group_states == [*GroupState]
+    assert sorted(worker_states) == sorted(MemberState)
 
 
 # -- the configured jobs -----------------------------------------------------------------------------------------------
