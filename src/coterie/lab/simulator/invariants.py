@@ -119,6 +119,9 @@ class Invariant(StrEnum):
     REVOKED_IN_TIME = "revoked-in-time"
     """A member that has jobs to give back has a timer that removes it one rebalance timeout after the revocation of the
     oldest of these jobs. No later target or request prolongs this time."""
+    RETURNED_NOT_AWAITED = "returned-not-awaited"
+    """No target defers jobs for a departed member whose worker was a member again when the target was computed: a
+    member with its instance id or, if it has none, with its URL."""
     RETRY_IS_NO_RIVAL = "retry-is-no-rival"
     """No heartbeat is refused with UNRELEASED_INSTANCE_ID (another member has this instance id) if its sender is
     the member with this instance id."""

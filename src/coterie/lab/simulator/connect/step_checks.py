@@ -297,9 +297,9 @@ class CoordinatorStepChecker:
         """Check that no job is in the targets of two members. Check a target that the step installs: it was computed
         for the group epoch that becomes its assignment epoch, and it has only configured jobs; if this is still the
         group epoch, it has each configured job once: assigned to a member, deferred for a departed member, or listed as
-        unplaceable because no member may run the job.
+        unplaceable because no member may run the job; and it defers no job for a worker that has returned.
 
-        :raises Violation: LEGAL_TARGET.
+        :raises Violation: LEGAL_TARGET, RETURNED_NOT_AWAITED.
         """
         group = step.group
         placed: list[Job] = [job for written in group.targets.values() for job in written.target.jobs]
@@ -332,6 +332,7 @@ class CoordinatorStepChecker:
                     f"the assigned, deferred and unplaceable jobs are {sorted(map(str, everywhere))}, the configured "
                     f"jobs are {job_list_text(group.configured_jobs)}",
                 )
+            _check_no_deferral_for_returned_workers(group)
 
     def _check_epochs_and_held_jobs(self, group: Group) -> None:
         """Check that a member whose member epoch is that of its target holds only jobs of its target, and that no
@@ -416,6 +417,29 @@ class CoordinatorStepChecker:
                 raise Violation(
                     Invariant.NOTHING_WAITS_FOR_FREE,
                     f"{member_id} has no order to give back {job_list_text(revocable)}, which its target does not have",
+                )
+
+
+def _check_no_deferral_for_returned_workers(group: Group) -> None:
+    """Check that no job is deferred for a departed member whose worker is a member again: a member with its instance id
+    or, if it has none, with its URL. The group epoch must be the assignment epoch of the targets: a worker that has
+    returned since the computation is known to the next one.
+
+    :raises Violation: RETURNED_NOT_AWAITED.
+    """
+    for departed in group.departed.values():
+        if departed.deadline_ms is None or not departed.jobs:
+            continue
+        for member in group.members.values():
+            if departed.instance_id is not None:
+                has_returned = member.instance_id == departed.instance_id
+            else:
+                has_returned = bool(departed.url) and member.url == departed.url
+            if has_returned:
+                raise Violation(
+                    Invariant.RETURNED_NOT_AWAITED,
+                    f"the target defers {job_list_text(departed.jobs)} for {departed.member_id}, whose worker is the "
+                    f"member {member.member_id} again",
                 )
 
 
