@@ -445,6 +445,17 @@ def test_a_heartbeat_with_all_fields_is_held_only_if_no_response_can_be_lost() -
     assert conversation.beat("A", 1, **hold, connection_number=2).assignment is not None, "a response on 1 may be lost"
 
 
+def test_the_jobs_of_a_member_without_assignors_that_joins_again_are_not_held_back() -> None:
+    conversation = Conversation()
+    fields: Mapping[str, Any] = {"client_assignors": None}
+    conversation.beat("A", **fields)
+    assert conversation.beat("A", **fields).assignment is not None
+    assert conversation.ask(short_heartbeat("A", 1)) is not None, "the member has received all responses"
+    again = conversation.beat("A", max_wait_ms=1_000, **fields)
+    assert again.assignment is not None
+    assert again.assignment.jobs == JOBS
+
+
 def test_a_repeated_join_is_held_until_the_first_job_is_free() -> None:
     conversation = Conversation()
     conversation.settle("A")

@@ -136,13 +136,10 @@ class Heartbeat:
 
     @property
     def has_all_fields(self) -> bool:
-        """Whether the request contains the rebalance timeout, the owned jobs and the assignors. Members send all fields
-        in a join, in the first request on a connection, after an error, and while another request is unanswered."""
-        return (
-            self.rebalance_timeout_ms is not None
-            and self.owned is not None
-            and (self.client_assignors is not None or self.server_assignor is not None)
-        )
+        """Whether the request contains the rebalance timeout and the owned jobs, as each join does. Members send all
+        fields in a join, in the first request on a connection, after an error, and while another request is unanswered;
+        the assignors are missing then if the member has none."""
+        return self.rebalance_timeout_ms is not None and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
