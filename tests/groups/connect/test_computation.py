@@ -348,6 +348,8 @@ def test_the_error_lists_the_versions_if_no_member_covers_all() -> None:
     assert response.assignment_error.startswith(
         "no present member's assignor cooperative reads the metadata versions of all members (B: 0 to 1, C: 2 to 3); "
     )
+    group_records = [record for record in conversation.coordinator.log if isinstance(record, GroupRecord)]
+    assert [record.group_epoch for record in group_records].count(conversation.coordinator.group.group_epoch) == 1
     records = len(conversation.coordinator.log)
     for _ in range(3):
         conversation.now_ms += 60_000

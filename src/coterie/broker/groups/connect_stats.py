@@ -69,7 +69,8 @@ class ConnectGroupStats:
                 case GroupRecord():
                     if record.assignment_epoch > last_epoch:
                         self._computations += 1
-                    elif record.assignment_error and (
+                        last_error = ""  # an error in this record is of the next computation
+                    if record.assignment_error and (
                         record.assignment_error != last_error or _may_end_computation(event)
                     ):
                         self._computation_errors += 1

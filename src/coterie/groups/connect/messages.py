@@ -267,9 +267,10 @@ Notification: TypeAlias = GroupLoaded | TargetComputed | ReleaseHeldResponse | C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """The state of the group as a whole (key version 3). It is the last record of every step that writes a target
-    assignment or an epoch. So a `TargetWritten` with a later epoch than the last `GroupRecord` belongs to a step that
-    was not written completely."""
+    """The state of the group as a whole (key version 3). Every step that writes a target assignment or a group epoch
+    has one such record, after all records of configured jobs, targets, and members that join or leave. So a
+    `TargetWritten` with a later epoch than the last `GroupRecord` belongs to a step that was not written completely.
+    Only current assignments and session timeouts, which the response of the step reports, may follow it."""
 
     group_epoch: GroupEpoch
     assignment_epoch: GroupEpoch

@@ -20,9 +20,10 @@ from coterie.nouns.ids import GroupEpoch, LeaderEpoch, MemberId, ReplyTo
 class Turn:
     """The working set of one step: the group, the time, and the records and effects of the step so far.
 
-    The group record (`GroupRecord`) is written once, as the last record of the step, by
-    :meth:`write_group_record_if_changed`: a crash may cut the records of a step anywhere, and its absence shows that
-    the step was not written completely.
+    The group record (`GroupRecord`) is written once, by :meth:`write_group_record_if_changed`, after all records of
+    configured jobs, targets, and members that join or leave: a crash may cut the records of a step anywhere, and its
+    absence shows that these were not written completely. Only current assignments and session timeouts, which the
+    response of the step reports, may follow it.
     """
 
     def __init__(self, group: Group, now_ms: int) -> None:
@@ -85,9 +86,12 @@ class Turn:
             self.change_group_record(leader=successor, leader_epoch=LeaderEpoch(self.new_leader_epoch + 1))
 
     def write_group_record_if_changed(self) -> None:
-        """Write the group record, if this step changes it."""
+        """Write the group record, if this step changes it. If it is the last record already, it is replaced by one with
+        all changes."""
         if not self._changes:
             return
+        if self.records and isinstance(self.records[-1], GroupRecord):
+            self.records.pop()
         before = self.group.metadata or GroupRecord(
             group_epoch=NO_EPOCH, assignment_epoch=NO_EPOCH, leader=None, leader_epoch=NO_LEADER_EPOCH
         )
