@@ -302,7 +302,8 @@ class MemberRecord:
 
     member_id: MemberId
     group_epoch: GroupEpoch
-    """The group epoch at the end of the step that wrote this record."""
+    """The group epoch when the member last joined or changed its metadata, before the jobs that the same request may
+    report raise it. ``former`` counts until a target is computed for this epoch or a later one."""
     joined_epoch: GroupEpoch
     """The group epoch that began when the member joined: members are ordered by it."""
     instance_id: InstanceId | None
