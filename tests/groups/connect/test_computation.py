@@ -14,7 +14,6 @@ from coterie.groups.connect.messages import (
     SetGroupConfigs,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.soft_state import MemberChosenToCompute, MemberComputing
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
@@ -27,19 +26,15 @@ from coterie.nouns.connect_groups import (
 )
 from coterie.nouns.ids import InstanceId, MemberEpoch, MemberId, ReplyTo
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
-from tests.groups.connect.builders import SETTINGS, Conversation, assignor, install
+from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember
+from tests.groups.connect.builders import JOBS, SETTINGS, Conversation, assignor, install, short_heartbeat
 from tests.groups.connect.simple_assignor import compute
 
 ALONE = replace(SETTINGS, server_assignors=())
 
 
 def chosen(conversation: Conversation) -> str | None:
-    match conversation.coordinator.group.computation:
-        case MemberChosenToCompute(member_id=member_id) | MemberComputing(member_id=member_id):
-            return member_id
-        case _:
-            return None
+    return conversation.coordinator.group.computing_member_id
 
 
 def joined(*members: str) -> Conversation:
@@ -175,6 +170,23 @@ def test_another_member_computes_when_the_computing_one_leaves() -> None:
     conversation.prepare("w0", 0)
     conversation.beat("w0", -1)
     assert chosen(conversation) == "w1"
+
+
+def test_a_second_choice_of_the_same_member_is_sent_to_its_held_heartbeat() -> None:
+    conversation = joined()
+    conversation.settle("w0")
+    conversation.beat("w1")
+    ordered = conversation.ask(short_heartbeat("w0", 1))
+    assert isinstance(ordered, HeartbeatResponse)
+    assert ordered.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
+    snapshot = conversation.prepare("w0", 1)
+    assert conversation.ask(short_heartbeat("w0", 1, max_wait_ms=1_000)) is None
+    conversation.beat("w2")
+    target = ComputedTarget(members={MemberId("w0"): TargetOfMember(jobs=JOBS)})
+    assert conversation.ask(install("w0", 1, snapshot, target)) == InstallAssignmentResponse()
+    (ordered_again,) = conversation.coordinator.replies.values()
+    assert isinstance(ordered_again, HeartbeatResponse)
+    assert ordered_again.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
 
 
 def test_a_late_target_is_installed_without_the_members_that_have_gone() -> None:

@@ -286,14 +286,11 @@ def check_was_chosen_to_compute(group: Group, member_id: MemberId) -> None:
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when the member was not chosen, or its computation has ended; it may
         still be a member of the group.
     """
-    match group.computation:
-        case MemberChosenToCompute(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
-            return
-        case _:
-            raise ConnectRefusal(
-                ConnectErrorCode.UNKNOWN_MEMBER_ID,
-                f"member {member_id} does not compute the assignment: it was not chosen, or its computation has ended",
-            )
+    if group.computing_member_id != member_id:
+        raise ConnectRefusal(
+            ConnectErrorCode.UNKNOWN_MEMBER_ID,
+            f"member {member_id} does not compute the assignment: it was not chosen, or its computation has ended",
+        )
 
 
 def on_install_assignment(turn: Turn, request: InstallAssignment) -> None:
@@ -444,23 +441,18 @@ def end_computation(turn: Turn) -> None:
 def end_computation_of_member(turn: Turn, member_id: MemberId) -> None:
     """Called when a member has left or has joined again. If the member was chosen to compute, its computation ends, and
     another member is chosen at the end of this step."""
-    match turn.group.computation:
-        case MemberChosenToCompute(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
-            end_computation(turn)
-            turn.group.computed_at_ms = None
-        case _:
-            pass
+    if turn.group.computing_member_id == member_id:
+        end_computation(turn)
+        turn.group.computed_at_ms = None
 
 
 def on_computation_timeout(turn: Turn) -> None:
     """Called when the time of the chosen member is over. Its computation has failed, because it has installed no target
     in time: another member is chosen."""
-    match turn.group.computation:
-        case MemberChosenToCompute(member_id=chosen) | MemberComputing(member_id=chosen):
-            timeout_ms = computation_time_limit_ms(turn.group, chosen)
-            fail_computation(turn, chosen, f"member {chosen} has not installed a target within {timeout_ms} ms")
-        case _:
-            pass
+    chosen = turn.group.computing_member_id
+    if chosen is not None:
+        timeout_ms = computation_time_limit_ms(turn.group, chosen)
+        fail_computation(turn, chosen, f"member {chosen} has not installed a target within {timeout_ms} ms")
 
 
 def on_next_computation_timer(turn: Turn) -> None:

@@ -9,7 +9,6 @@ from coterie.groups.connect.messages import (
     DescribeGroupResponse,
 )
 from coterie.groups.connect.refusal import ConnectRefusal
-from coterie.groups.connect.soft_state import MemberChosenToCompute, MemberComputing
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -36,7 +35,7 @@ def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor=common_client_assignor(members) or most_named_server_assignor_or_default(members),
-        computing_member=computing_member(group),
+        computing_member=group.computing_member_id or NO_MEMBER,
         assignment_error=metadata.assignment_error,
         leader=group.leader or NO_MEMBER,
         leader_epoch=group.leader_epoch,
@@ -48,16 +47,6 @@ def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
         effective_configs=group.settings.configs(),
     )
     turn.reply(request.reply_to, response)
-
-
-def computing_member(group: Group) -> MemberId:
-    """The member that was chosen to compute the target assignment, and has not installed it yet; NO_MEMBER if there is
-    none, or the coordinator itself computes."""
-    match group.computation:
-        case MemberChosenToCompute(member_id=member_id) | MemberComputing(member_id=member_id):
-            return member_id
-        case _:
-            return NO_MEMBER
 
 
 def describe_member(group: Group, member_id: MemberId) -> DescribedMember:

@@ -36,7 +36,8 @@ class PauseAfterFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemberChosenToCompute:
-    """A member was chosen to compute the target assignment, and has not asked for the state of the group yet."""
+    """A member was chosen to compute the target assignment, and has not asked for the state of the group yet. Each
+    choice equals only itself: a second choice of the same member is news for it (`ResponseContents.has_news_since`)."""
 
     member_id: MemberId
 

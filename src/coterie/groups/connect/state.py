@@ -156,6 +156,16 @@ class Group:
         leader has reported the configured jobs."""
         return self.group_epoch > self.assignment_epoch and self.configured is not None
 
+    @property
+    def computing_member_id(self) -> MemberId | None:
+        """The member that was chosen to compute the target assignment, and has not installed it yet; None if there is
+        none, also while the coordinator itself computes."""
+        match self.computation:
+            case MemberChosenToCompute(member_id=member_id) | MemberComputing(member_id=member_id):
+                return member_id
+            case _:
+                return None
+
     def members_in_joining_order(self) -> list[MemberRecord]:
         """The members, ordered by the time when they joined."""
         return sorted(self.members.values(), key=lambda member: (member.joined_epoch, member.member_id))
@@ -349,11 +359,8 @@ def check_invariants(group: Group) -> None:
         "each member has metadata, a target and a current assignment"
     )
     assert group.leader is None or group.leader in group.members, "the leader is a member"
-    match group.computation:
-        case MemberChosenToCompute(member_id=member_id) | MemberComputing(member_id=member_id):
-            assert member_id in group.members, "the member that was chosen to compute is in the group"
-        case _:
-            pass
+    chosen = group.computing_member_id
+    assert chosen is None or chosen in group.members, "the member that was chosen to compute is in the group"
 
 
 def check_all_invariants(group: Group) -> None:
