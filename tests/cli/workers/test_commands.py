@@ -21,6 +21,7 @@ from coterie.herder.requests.views import MemberInfo
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName
 from coterie.rest import group_views
 from coterie.rest.group_views import UNREACHABLE
 from tests.certificates import Authority
@@ -425,6 +426,20 @@ def test_a_worker_whose_certificate_is_not_trusted_has_not_ended(
 def refuses_connections(url: str) -> bool:
     with client.GroupRestClient(url) as group:
         return group.refuses_connections(url)
+
+
+@pytest.mark.parametrize(("name", "segment"), [("..", "%2E%2E"), (".", "%2E"), ("a/b", "a%2Fb")])
+def test_a_name_of_dots_or_with_a_slash_is_one_segment_of_the_path(name: str, segment: str) -> None:
+    paths: list[str] = []
+
+    def answer(method: str, path: str) -> tuple[int, bytes]:
+        paths.append(path)
+        return 200, b"{}" if method == "GET" else json.dumps({"worker_id": "a:1", "name": "a", "life": "0"}).encode()
+
+    with http_server(answer) as url, client.GroupRestClient(url) as group:
+        group.connector_config(ConnectorName(name))
+        group.send_order("POST", name, "drain")
+    assert paths == [f"/connectors/{segment}/config", f"/coterie/workers/{segment}/drain"]
 
 
 def test_an_address_refuses_connections_only_if_no_process_listens_there() -> None:

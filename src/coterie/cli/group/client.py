@@ -5,7 +5,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Set
-from urllib.parse import quote
 
 import httpx
 
@@ -26,6 +25,7 @@ from coterie.cli.rest_request import (
 )
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName
+from coterie.rest.paths import encoded_path
 
 _POLL_INTERVAL_S = 0.2
 WAIT_MESSAGE_AFTER_S = 1.0
@@ -94,7 +94,9 @@ class GroupRestClient:
             that of a worker.
         """
         self._printed_reasons.clear()
-        response, reason = self._request_from_any_worker(method, f"/coterie/workers/{quote(worker, safe='')}/{action}")
+        response, reason = self._request_from_any_worker(
+            method, f"{encoded_path(('coterie', 'workers', worker))}/{action}"
+        )
         if response is None or not response.is_success:
             raise WorldError(reason)
         return parse_order_response(response.content, source=f"The response of {response.url}")
@@ -137,7 +139,7 @@ class GroupRestClient:
         :raises WorldError: when no worker responds, or with the message of an error response, for example because the
             connector does not exist.
         """
-        response, reason = self._request_from_any_worker("GET", f"/connectors/{quote(connector, safe='')}/config")
+        response, reason = self._request_from_any_worker("GET", encoded_path(("connectors", connector, "config")))
         if response is None or not response.is_success:
             raise WorldError(reason)
         return parse_connector_config(response.content, source=f"The response of {response.url}")
