@@ -12,13 +12,22 @@ Answer = Callable[[str, str], tuple[int, bytes]]
 """Status and body of the response to a method and a path."""
 
 
-@contextmanager
-def http_server(answer: Answer, pair: Pair | None = None) -> Iterator[str]:
+AnswerWithLogin = Callable[[str, str, str | None], tuple[int, bytes]]
+"""Status and body of the response to a method, a path and the header Authorization, which is None if it is missing."""
+
+
+def http_server(answer: Answer, pair: Pair | None = None) -> AbstractContextManager[str]:
     """The URL of a server that responds with ``answer``. With the certificate ``pair``, it serves https."""
+    return http_server_with_login(lambda method, path, authorization: answer(method, path), pair)
+
+
+@contextmanager
+def http_server_with_login(answer: AnswerWithLogin, pair: Pair | None = None) -> Iterator[str]:
+    """As :func:`http_server`, for an ``answer`` that depends on the log-in."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = answer(self.command, self.path)
+            status, body = answer(self.command, self.path, self.headers.get("Authorization"))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -12,8 +12,8 @@ from coterie.rest import error_body
 
 
 def open_http_client() -> httpx.Client:
-    """Open an HTTP client for requests to any worker, with the log-in of the running command; the caller closes the
-    client.
+    """Open an HTTP client for requests to any worker; the caller closes the client. The client adds no log-in to the
+    requests: :func:`basic_login` is an argument of each request that needs a log-in.
 
     :raises WorldError: when the CA certificates cannot be read.
     """
@@ -21,7 +21,6 @@ def open_http_client() -> httpx.Client:
     # Writes wait up to 90 s for the end of a rebalance, as in Connect. A worker waits as long for its leader.
     return httpx.Client(
         timeout=httpx.Timeout(100, connect=5),
-        auth=(login.user, login.password) if login.user is not None else None,
         verify=(
             DeferredClientContext.trusting_system_certificates()
             if login.ca_file is None
@@ -29,6 +28,21 @@ def open_http_client() -> httpx.Client:
         ),
         trust_env=False,
     )
+
+
+def basic_login() -> tuple[str, str] | None:
+    """The user and the password of the running command; None without ``--user``."""
+    login = current_rest_login()
+    return None if login.user is None else (login.user, login.password)
+
+
+def is_weaker_scheme(url: str, *, given_url: str) -> bool:
+    """Whether requests to ``url`` are not encrypted, but those to ``given_url``, the URL in the command, are. A URL
+    that a worker's response contains must not make the command send the password in clear.
+
+    :raises httpx.InvalidURL: when one of the URLs is not valid.
+    """
+    return httpx.URL(given_url).scheme == "https" and httpx.URL(url).scheme != "https"
 
 
 def send_request_or_raise(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
@@ -39,7 +53,7 @@ def send_request_or_raise(url: str, method: str, path: str, *, body: object = No
     """
     try:
         with open_http_client() as client:
-            response = client.request(method, url.rstrip("/") + path, json=body)
+            response = client.request(method, url.rstrip("/") + path, json=body, auth=basic_login())
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(no_response_message(url, error)) from error
     if response.is_error:

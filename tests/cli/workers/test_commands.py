@@ -1,5 +1,6 @@
 """`coterie group`, drains and restarts: responses that are not a group, and the errors of failed commands."""
 
+import functools
 import json
 import re
 import socket
@@ -15,6 +16,7 @@ import pytest
 
 from coterie.cli.group import client
 from coterie.cli.group.descriptions import GroupDescription, parse_group_description
+from coterie.cli.options import RestLogin
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.herder.requests.views import MemberInfo
@@ -25,7 +27,7 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.rest import group_views
 from coterie.rest.group_views import UNREACHABLE
 from tests.certificates import Authority
-from tests.cli.answers import answering, http_server
+from tests.cli.answers import answering, http_server, http_server_with_login
 from tests.cli.group import as_json, member, view
 from tests.ports import free_port
 
@@ -421,6 +423,93 @@ def test_a_worker_whose_certificate_is_not_trusted_has_not_ended(
         with pytest.raises(WorldError, match=f"a process still listens at {url_of_two}/ is not known: .*--ca"):
             command(url)
     assert "ended" not in capsys.readouterr().out
+
+
+# -- the log-in -------------------------------------------------------------------------------------------------------
+
+
+class HttpMembers:
+    """A group whose only worker advertises http: it records the path and the header Authorization of each request that
+    it receives at an https and at an http URL, and needs a log-in at both."""
+
+    def __init__(self) -> None:
+        self.http_url = ""
+        self.is_unavailable_at_https = False
+        self.received: list[tuple[str, str, str | None]] = []
+
+    def answer(self, scheme: str, method: str, path: str, authorization: str | None) -> tuple[int, bytes]:
+        self.received.append((scheme, path, authorization))
+        if authorization is None:
+            return 401, b"User cannot access the resource."
+        if self.is_unavailable_at_https and scheme == "https":
+            return 503, b'{"error_code": 503, "message": "no leader"}'
+        shown = view(members=(replace(member("one", ""), url=WorkerUrl(self.http_url)),))
+        return 200, json.dumps(group_views.group_json(shown, [None])).encode()
+
+
+@contextmanager
+def serve_http_members(members: HttpMembers, authority: Authority) -> Iterator[str]:
+    """The https URL of the worker of ``members``."""
+    with (
+        http_server_with_login(functools.partial(members.answer, "http")) as members.http_url,
+        http_server_with_login(functools.partial(members.answer, "https"), authority.pair("one")) as https_url,
+    ):
+        yield https_url
+
+
+def log_in(monkeypatch: pytest.MonkeyPatch, authority: Authority) -> None:
+    login = RestLogin(user="alice", password="secret", ca_file=authority.certificate)
+    monkeypatch.setattr("coterie.cli.rest_request.current_rest_login", lambda: login)
+
+
+def test_the_log_in_is_not_sent_to_an_http_url_if_the_given_url_is_https(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, members = Authority(tmp_path), HttpMembers()
+    log_in(monkeypatch, authority)
+    with serve_http_members(members, authority) as url, client.GroupRestClient(url) as group:
+        group.describe_group()
+        members.is_unavailable_at_https = True
+        for _ in range(2):
+            with pytest.raises(WorldError, match=rf"^no leader \(HTTP 503 from {url}\)$"):
+                group.describe_group(timeout_s=0)
+        members.is_unavailable_at_https = False
+        assert group.describe_group().members[0].name == "one", "the worker at the https URL is asked first again"
+    assert {(scheme, authorization is not None) for scheme, _, authorization in members.received} == {
+        ("https", True),
+        ("http", False),
+    }
+    assert capsys.readouterr().err == (
+        f"The log-in is not sent to {members.http_url}, because that URL is not encrypted and {url} is: set "
+        "rest.advertised.listener=https on that worker.\n"
+    )
+
+
+def test_the_log_in_is_sent_to_an_http_url_if_the_given_url_is_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, members = Authority(tmp_path), HttpMembers()
+    log_in(monkeypatch, authority)
+    with serve_http_members(members, authority), client.GroupRestClient(members.http_url) as group:
+        group.describe_group()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_https_given", [True, False])
+def test_whether_a_worker_listens_is_asked_without_a_log_in(
+    is_https_given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, members = Authority(tmp_path), HttpMembers()
+    log_in(monkeypatch, authority)
+    with (
+        serve_http_members(members, authority) as https_url,
+        client.GroupRestClient(https_url if is_https_given else members.http_url) as group,
+    ):
+        assert not group.refuses_connections(members.http_url)
+    assert members.received == [("http", "/health", None)]
+
+
+# -- whether a worker has ended ---------------------------------------------------------------------------------------
 
 
 def refuses_connections(url: str) -> bool:

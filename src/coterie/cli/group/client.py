@@ -17,8 +17,10 @@ from coterie.cli.group.descriptions import (
     parse_paused_or_stopped_connectors,
 )
 from coterie.cli.rest_request import (
+    basic_login,
     error_message,
     find_os_error_cause,
+    is_weaker_scheme,
     no_response_message,
     open_http_client,
     tls_failure_message,
@@ -42,11 +44,18 @@ class GroupRestClient:
     The client adds the URLs of the other workers from each description of the group, because the given worker may end
     before the others. While no leader responds, :meth:`describe_group` repeats its request until a time limit; but if
     no worker has ever responded to this client, it raises WorldError at once. An order is sent once to each worker in
-    turn, until one accepts or refuses it."""
+    turn, until one accepts or refuses it.
+
+    The log-in of the command is not sent to an http URL of a worker if the given URL is https: the first request to
+    such a URL prints one line on standard error. A worker there that needs a log-in counts as one that does not
+    respond."""
 
     def __init__(self, url: str) -> None:
         """``url`` is the REST URL of a worker of the group."""
+        self._given_url = url
         self._urls = [url.rstrip("/")]
+        self._urls_without_login: set[str] = set()
+        """The URLs for which standard error has the line that the log-in is not sent to them."""
         self._has_any_worker_responded = False
         self._printed_reasons: set[str] = set()
         self._http_client = open_http_client()
@@ -153,6 +162,7 @@ class GroupRestClient:
         :raises WorldError: when the TLS connection fails, for example because the certificate is not trusted.
         """
         try:
+            # Without the log-in: each response, also 401, shows that a process listens.
             self._http_client.get(f"{url.rstrip('/')}/health")
         except httpx.HTTPError as error:
             if (message := tls_failure_message(url, error)) is not None:
@@ -177,10 +187,15 @@ class GroupRestClient:
         reason = ""
         for url in list(self._urls):
             try:
-                response = self._http_client.request(method, url + path)
+                login = self._login_unless_weaker_scheme(url)
+                url_response = self._http_client.request(method, url + path, auth=login)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = reason or no_response_message(url, error)
                 continue
+            if url_response.status_code == 401 and url in self._urls_without_login:
+                reason = reason or f"The worker at {url} needs a log-in, which is not sent to an http URL"
+                continue
+            response = url_response
             self._has_any_worker_responded = True
             # The next request goes to this worker first: a worker that does not respond may cost a timeout.
             self._urls = [url, *(other_url for other_url in self._urls if other_url != url)]
@@ -188,3 +203,20 @@ class GroupRestClient:
             if response.status_code < 500:
                 break
         return response, reason
+
+    def _login_unless_weaker_scheme(self, url: str) -> tuple[str, str] | None:
+        """The log-in for a request to ``url``, user and password; None if the command has none, or if the request would
+        send it in clear although the given URL is https. The latter is printed once for each URL.
+
+        :raises httpx.InvalidURL: when ``url`` is not valid.
+        """
+        login = basic_login()
+        if login is None or not is_weaker_scheme(url, given_url=self._given_url):
+            return login
+        if url not in self._urls_without_login:
+            self._urls_without_login.add(url)
+            sys.stderr.write(
+                f"The log-in is not sent to {url}, because that URL is not encrypted and {self._given_url} is: set "
+                "rest.advertised.listener=https on that worker.\n"
+            )
+        return None
