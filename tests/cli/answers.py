@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from tests.certificates import Pair
 
 Answer = Callable[[str, str], tuple[int, bytes]]
-"""Status and body of the response to a method and a path."""
+"""Status and body of the response to a method and a path; raises ConnectionAbortedError to close the connection without
+a response."""
 
 
 AnswerWithLogin = Callable[[str, str, str | None], tuple[int, bytes]]
@@ -27,7 +28,11 @@ def http_server_with_login(answer: AnswerWithLogin, pair: Pair | None = None) ->
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = answer(self.command, self.path, self.headers.get("Authorization"))
+            try:
+                status, body = answer(self.command, self.path, self.headers.get("Authorization"))
+            except ConnectionAbortedError:  # The test breaks the connection.
+                self.close_connection = True
+                return
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

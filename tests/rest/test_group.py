@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from coterie.wire.connect import ConnectProtocol
+from tests.rest.recording_leader import RecordingLeader
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
@@ -119,3 +122,25 @@ async def test_a_worker_name_may_contain_a_slash(cluster: ServedCluster) -> None
     worker = await cluster.serve()
     answer = await worker.ask("POST", "/coterie/workers/a%2Fb/drain")
     assert (answer.status_code, answer.json()["message"].startswith("No worker is called a/b.")) == (404, True)
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "drain"), ("DELETE", "drain"), ("POST", "restart")])
+async def test_an_order_whose_response_is_lost_is_500_with_the_reason_that_it_may_have_been_accepted(
+    follower: ServedWorker, leader: RecordingLeader, method: str, path: str
+) -> None:
+    leader.broken_connections = 1
+    answer = await follower.ask(method, f"/coterie/workers/two/{path}")
+    assert (answer.status_code, answer.headers.get("retry-after")) == (500, None)
+    assert answer.json()["message"].startswith(
+        f"No response came after the order was sent to the leader at {leader.url}: the order may have been accepted; "
+        "read GET /coterie/group to find out"
+    )
+    assert len(leader.requests) == 1
+
+
+async def test_a_read_of_the_group_whose_response_is_lost_is_503(
+    follower: ServedWorker, leader: RecordingLeader
+) -> None:
+    leader.broken_connections = 1
+    answer = await follower.get("/coterie/group")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

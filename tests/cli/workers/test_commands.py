@@ -425,6 +425,59 @@ def test_a_worker_whose_certificate_is_not_trusted_has_not_ended(
     assert "ended" not in capsys.readouterr().out
 
 
+# -- an order whose response is lost ----------------------------------------------------------------------------------
+
+
+class WorkersOfOneOrder:
+    """A group of the two workers "one" and "two", which respond to an order with ``status``, or break the connection
+    after they have received the order."""
+
+    def __init__(self, status: int | None) -> None:
+        self.orders: list[str] = []
+        """The worker that has received each order."""
+        self.urls: dict[str, str] = {}
+        self._status = status
+
+    def answer(self, name: str, method: str, path: str) -> tuple[int, bytes]:
+        if method == "GET":
+            members = tuple(replace(member(one, ""), url=WorkerUrl(url)) for one, url in self.urls.items())
+            return 200, json.dumps(group_views.group_json(view(members=members), [None, None])).encode()
+        self.orders.append(name)
+        if self._status is None:
+            raise ConnectionAbortedError
+        return self._status, json.dumps({"error_code": self._status, "message": "no response came"}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "orders", "message"),
+    [
+        (
+            None,
+            ["one"],
+            "No response came from {one} after the order was sent (Server disconnected without sending a "
+            "response.): the order may have been accepted. `coterie group` shows the state of the workers",
+        ),
+        (500, ["one"], "no response came (HTTP 500 from {one})"),
+        (502, ["one"], "no response came (HTTP 502 from {one})"),
+        (503, ["one", "two"], "no response came (HTTP 503 from {two})"),
+    ],
+)
+def test_an_order_that_may_have_been_accepted_is_not_sent_again(
+    status: int | None, orders: list[str], message: str
+) -> None:
+    workers = WorkersOfOneOrder(status)
+    with (
+        http_server(functools.partial(workers.answer, "one")) as workers.urls["one"],
+        http_server(functools.partial(workers.answer, "two")) as workers.urls["two"],
+        client.GroupRestClient(workers.urls["one"]) as group,
+    ):
+        group.describe_group()
+        with pytest.raises(WorldError) as raised:
+            group.send_order("POST", "two:8083", "restart")
+    assert workers.orders == orders
+    assert str(raised.value) == message.format(**workers.urls)
+
+
 # -- the log-in -------------------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,14 @@ LEADER_TIMEOUT_S = 30.0
 """How long a group may be without a leader that responds: a session timeout and a rebalance."""
 _NO_LISTENER_ERRNOS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 """The errors of a TCP connection to an address at which no process listens, or to which there is no route."""
+_NOT_SENT_ERRORS = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.InvalidURL,
+    httpx.UnsupportedProtocol,
+)
+"""The errors of a request that was not sent."""
 
 
 class GroupRestClient:
@@ -44,7 +52,8 @@ class GroupRestClient:
     The client adds the URLs of the other workers from each description of the group, because the given worker may end
     before the others. While no leader responds, :meth:`describe_group` repeats its request until a time limit; but if
     no worker has ever responded to this client, it raises WorldError at once. An order is sent once to each worker in
-    turn, until one accepts or refuses it.
+    turn, until it may have been accepted: a worker has responded with another status than 503, or the request was sent
+    and no response has come.
 
     The log-in of the command is not sent to an http URL of a worker if the given URL is https: the first request to
     such a URL prints one line on standard error. A worker there that needs a log-in counts as one that does not
@@ -100,7 +109,7 @@ class GroupRestClient:
         DELETE to cancel a drain.
 
         :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
-            that of a worker.
+            that of a worker. The order may have been accepted if the message says so.
         """
         self._printed_reasons.clear()
         response, reason = self._request_from_any_worker(
@@ -178,11 +187,14 @@ class GroupRestClient:
         return False
 
     def _request_from_any_worker(self, method: str, path: str) -> tuple[httpx.Response | None, str]:
-        """Send the request to the workers in turn, until a response has a status below 500.
+        """Send the request to the workers in turn, until a response has a status below 500. Another method than GET is
+        sent to the next worker only if no worker can have performed the request: no connection was opened, or the
+        status is 503.
 
         Returns this response, else the last response, or None without any response; and the error message of the
         response or, if there is none, the reason why no worker responded. The message has no meaning for a success.
         """
+        may_repeat = method == "GET"
         response: httpx.Response | None = None
         reason = ""
         for url in list(self._urls):
@@ -190,6 +202,11 @@ class GroupRestClient:
                 login = self._login_unless_weaker_scheme(url)
                 url_response = self._http_client.request(method, url + path, auth=login)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if not (may_repeat or isinstance(error, _NOT_SENT_ERRORS)):
+                    return None, (
+                        f"No response came from {url} after the order was sent ({str(error) or type(error).__name__}): "
+                        "the order may have been accepted. `coterie group` shows the state of the workers"
+                    )
                 reason = reason or no_response_message(url, error)
                 continue
             if url_response.status_code == 401 and url in self._urls_without_login:
@@ -200,7 +217,7 @@ class GroupRestClient:
             # The next request goes to this worker first: a worker that does not respond may cost a timeout.
             self._urls = [url, *(other_url for other_url in self._urls if other_url != url)]
             reason = f"{error_message(response)} (HTTP {response.status_code} from {url})"
-            if response.status_code < 500:
+            if response.status_code < 500 or not (may_repeat or response.status_code == 503):
                 break
         return response, reason
 

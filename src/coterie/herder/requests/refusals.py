@@ -53,7 +53,8 @@ class Problem(StrEnum):
     still take effect."""
     OUTCOME_UNKNOWN = auto()
     """The connection to the leader broke after the write was sent to it, and the config log does not tell whether the
-    write has taken effect."""
+    write has taken effect; or no response came after an order was sent to the leader or to the worker that it names,
+    and the order may have been accepted."""
     PLUGIN_FAILED = auto()
     """The plug-ins could not be listed or described: an exception was raised, normally by a plug-in."""
     OFFSETS_FAILED = auto()

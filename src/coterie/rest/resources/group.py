@@ -27,7 +27,7 @@ from coterie.rest.callers import add_caller_headers_if_signable
 from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
-from coterie.rest.leader import forward_to_worker
+from coterie.rest.leader import ResponseMissingError, forward_to_worker
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.request_context import Caller
 from coterie.rest.request_parameters import is_query_value_true
@@ -141,14 +141,24 @@ class GroupAndWorkersResource:
         unless it is None.
 
         :raises HerderRefusal: when the worker cannot be reached, does not respond, or is a Kafka Connect worker, which
-            has no paths under ``/coterie/``; also when ``request`` was forwarded too often.
+            has no paths under ``/coterie/``; also when ``request`` was forwarded too often. The problem is
+            OUTCOME_UNKNOWN if an order was sent and no response has come.
         """
+        role = "leader" if redirection.problem is Problem.NOT_LEADER else "worker"
         try:
             response = await forward_to_worker(
                 self._http_client, request, b"", redirection, self._herder.sign, path=path
             )
         except WorldError as error:
-            role = "leader" if redirection.problem is Problem.NOT_LEADER else "worker"
+            if isinstance(error, ResponseMissingError) and request.method != "GET":
+                message = (
+                    f"No response came after the order was sent to the {role} at {redirection.redirect_url}: the order "
+                    "may have been accepted; read GET /coterie/group to find out, where a worker that drains has "
+                    f"draining, and one that has restarted has another life. {error}"
+                )
+                raise problems.HerderRefusal(
+                    RequestRefused(problem=Problem.OUTCOME_UNKNOWN, message=message)
+                ) from error
             message = (
                 f"The {role} at {redirection.redirect_url} cannot be reached or does not respond. If its process has "
                 f"ended, the group removes it after its session timeout: retry the request then. {error}"
