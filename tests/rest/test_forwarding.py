@@ -1,10 +1,17 @@
 """What a worker forwards to the leader, which here is a server that records each request, and what it returns."""
 
+import asyncio
+from typing import Any
+
 import httpx
 import pytest
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
+from coterie.herder.requests.kinds import Answer, Request
+from coterie.herder.requests.writes import WriteAttempt
+from coterie.rest import writes
 from coterie.rest.endpoints import ENDPOINTS, AnsweredBy, Operation, Role
+from coterie.rest.leader import forward_to_worker
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.recording_leader import BODIES, RecordingLeader, follower_of
 from tests.rest.served import JSON, ServedWorker
@@ -127,3 +134,49 @@ async def test_a_leader_that_may_be_a_worker_of_connect_receives_no_write_twice(
     assert answer.status_code == 500
     assert "It is unknown whether the request has taken effect" in answer.json()["message"]
     assert len(leader.requests) == 1
+
+
+# -- the time limit of a write ----------------------------------------------------------------------------------------
+
+
+def let_herder_wait_before_each_answer_to_a_write(worker: ServedWorker, wait_s: float) -> None:
+    """As a herder does that does not know yet who leads the group."""
+    ask = worker.running.worker.ask
+
+    async def ask_later(request: Request, attempt: WriteAttempt | None = None) -> Answer:
+        if attempt is None:
+            return await ask(request)
+        await asyncio.sleep(wait_s)
+        return await ask(request, attempt)
+
+    worker.running.worker.ask = ask_later  # type: ignore[method-assign]
+
+
+async def test_the_time_that_the_herder_waits_before_it_names_the_leader_is_taken_from_the_time_limit(
+    follower: ServedWorker, leader: RecordingLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeouts_s: list[float] = []
+
+    async def forward(*arguments: Any, timeout_s: float, **options: Any) -> Response:
+        timeouts_s.append(timeout_s)
+        return await forward_to_worker(*arguments, timeout_s=timeout_s, **options)
+
+    monkeypatch.setattr(writes, "forward_to_worker", forward)
+    let_herder_wait_before_each_answer_to_a_write(follower, 0.3)
+    leader.busy_responses = 1
+    assert (await follower.ask("DELETE", "/connectors/a")).status_code == 204
+    times_left_ms = [int(headers["x-coterie-time-left"]) for _, _, _, headers in leader.requests]
+    assert len(times_left_ms) == 2
+    # The time limit is 2 s; a second wait and the pause follow the first response.
+    assert 0 < times_left_ms[0] <= 1_700
+    assert 0 < times_left_ms[1] <= times_left_ms[0] - 300 - writes.RETRY_PAUSE_MS
+    assert timeouts_s == [time_ms / 1000 + writes.RESPONSE_MARGIN_S for time_ms in times_left_ms]
+
+
+async def test_a_write_is_not_forwarded_after_its_time_limit(follower: ServedWorker, leader: RecordingLeader) -> None:
+    let_herder_wait_before_each_answer_to_a_write(follower, 2.1)
+    answer = await follower.ask("DELETE", "/connectors/a")
+    assert answer.status_code == 500
+    assert f"sending the request to the leader at {leader.url}" in answer.json()["message"]
+    assert answer.json()["message"].endswith("The last attempt has failed: no time was left to send the request")
+    assert leader.requests == []

@@ -100,7 +100,11 @@ async def perform_or_forward_write(
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER | Problem.NOT_THIS_WORKER):
                 sent_since_ms = sent_since_ms or time.time_ns() // 1_000_000
+                # The herder may have waited for long before it answered.
+                attempt = replace(attempt, time_left_ms=max(_time_left_ms(ends_s), 0))
                 try:
+                    if attempt.time_left_ms == 0:
+                        raise RequestNotSentError("no time was left to send the request")
                     response = await forward_to_worker(
                         http_client,
                         request,
@@ -127,16 +131,20 @@ async def perform_or_forward_write(
                     unassigned_attempts += 1
             case _:
                 return to_response_or_raise(_answer_or_unknown_earlier_outcome(answer, attempt))
-        remaining_s = ends_s - asyncio.get_running_loop().time()
         # A long pause must not take the last attempt from the request: that comes shortly before the time limit.
-        pause_s = max(RETRY_PAUSE_MS, min(pause_ms, remaining_s * 1000 - RETRY_PAUSE_MS)) / 1000
-        time_left_s = remaining_s - pause_s
-        if time_left_s <= 0:
+        pause_ms = max(RETRY_PAUSE_MS, min(pause_ms, _time_left_ms(ends_s) - RETRY_PAUSE_MS))
+        time_left_ms = _time_left_ms(ends_s) - pause_ms
+        if time_left_ms <= 0:
             if last_response is not None and not attempt.is_repeat:
                 return last_response
             return to_response_or_raise(_answer_or_unknown_earlier_outcome(last_answer, attempt))
-        await asyncio.sleep(pause_s)
-        attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
+        await asyncio.sleep(pause_ms / 1000)
+        attempt = replace(attempt, time_left_ms=time_left_ms)
+
+
+def _time_left_ms(ends_s: float) -> int:
+    """The milliseconds until ``ends_s``, a time of the event loop's clock; negative when that is over."""
+    return int((ends_s - asyncio.get_running_loop().time()) * 1000)
 
 
 def _forwarding_timeout_refusal(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
