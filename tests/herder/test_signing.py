@@ -113,7 +113,26 @@ def test_a_signature_is_believed_only_in_a_group_whose_protocol_has_session_keys
     for letter, is_right in ((b"k", True), (b"l", False)):
         signature = SigningKey(key=letter * 32, algorithm="HmacSHA256").signature(BODY)
         check = herder.send_request(VerifySignature(signature=signature))
-        assert herder.answer(check) == SignatureCheckResult(is_valid=is_right and protocol in SIGNED_PROTOCOLS)
+        result = herder.answer(check)
+        assert isinstance(result, SignatureCheckResult)
+        assert (result.reason_not_valid is None) == (is_right and protocol in SIGNED_PROTOCOLS)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "key", "reason"),
+    [
+        (ConnectProtocol.COMPATIBLE, b"k", "The group's protocol has no session keys"),
+        (ConnectProtocol.SESSIONED, None, "has not been able to read a session key from the config topic yet"),
+        (ConnectProtocol.SESSIONED, b"l", "made with another session key than the one that this worker has read last"),
+    ],
+)
+def test_a_signature_that_is_not_valid_has_a_reason(protocol: ConnectProtocol, key: bytes | None, reason: str) -> None:
+    herder = leader_with_key(protocol, key=None if key is None else key_of(key))
+    signature = SigningKey(key=b"k" * 32, algorithm="HmacSHA256").signature(BODY)
+    result = herder.answer(herder.send_request(VerifySignature(signature=signature)))
+    assert isinstance(result, SignatureCheckResult)
+    assert result.reason_not_valid is not None
+    assert reason in result.reason_not_valid
 
 
 def test_a_follower_writes_no_key_even_if_the_current_one_is_expired() -> None:

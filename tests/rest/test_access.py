@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,11 +22,14 @@ from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, ResponseHeader, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.config.tls import server_context
+from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.signatures import ContentSignature, SignContent
-from coterie.herder.session_keys import SigningKey
+from coterie.herder.requests.writes import WriteAttempt
+from coterie.herder.session_keys import Signature, SigningKey
+from coterie.nouns.instants import instant_text
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
-from coterie.rest.callers import add_caller_headers_if_signable
+from coterie.rest.callers import SignFunction, add_caller_headers_if_signable
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS, USER_ROLES, Endpoint, Operation, Role
 from coterie.rest.leader import open_http_client
@@ -330,15 +334,8 @@ async def test_a_certificate_that_only_the_forwarding_worker_sees_counts_at_the_
     workers: ServedCluster, rules: AccessRules, authority: Authority
 ) -> None:
     leader = await workers.serve(access=rules)
-    pair, client_pair = authority.pair("worker"), authority.pair("loader", subject="/O=Big Co/CN=loader")
-    tls = ReloadedFiles(
-        "certificates",
-        [],
-        lambda: server_context(
-            pair.certificate, pair.key, client_ca=authority.certificate, requires_client_certificate=False
-        ),
-    )
-    follower = await workers.serve(access=rules, tls=tls)
+    client_pair = authority.pair("loader", subject="/O=Big Co/CN=loader")
+    follower = await workers.serve(access=rules, tls=client_certificate_contexts(authority))
     await until_keys(leader, follower)
     context = ssl.create_default_context(cafile=authority.certificate)
     context.load_cert_chain(client_pair.certificate, client_pair.key)
@@ -367,15 +364,11 @@ async def test_a_name_in_a_header_counts_only_with_a_good_signature(
     worker = await workers.serve(access=rules)
     await until_keys(worker)
 
-    async def sign(content: bytes) -> object:
-        answer = await worker.running.worker.ask(SignContent(content=content))
-        assert isinstance(answer, ContentSignature)
-        return answer.signature
-
     signed = httpx.Request(
         "PUT", f"{worker.url}/connectors/a/config?x=1", content=json.dumps(NEW["config"]), headers=JSON
     )
-    await add_caller_headers_if_signable(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
+    caller = Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7")
+    await add_caller_headers_if_signable(signed, caller, signer_of(worker))
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.send(signed)).status_code == 201, "it is accepted as it is"
         method, url, body = signed.method, signed.url, signed.content
@@ -397,28 +390,137 @@ async def test_a_name_in_a_header_counts_only_with_a_good_signature(
             case _:
                 body += b" "
         changed = await client.request(method, url, content=body, headers=headers)
-        assert changed.status_code in (401, 405), changed.text
+        assert (changed.status_code, changed.headers["retry-after"]) == (503, "1"), changed.text
+        assert "made with another session key" in changed.json()["message"]
 
 
-async def test_an_old_signature_does_not_count(
-    workers: ServedCluster, rules: AccessRules, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("difference_s", [-61, 61])
+async def test_a_signature_counts_only_if_the_clocks_of_both_workers_differ_by_at_most_a_minute(
+    workers: ServedCluster, rules: AccessRules, difference_s: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = await workers.serve(access=rules)
     await until_keys(worker)
+    request = httpx.Request("GET", f"{worker.url}/connectors")
+    signed_at_s = 1_800_000_000
 
-    async def sign(content: bytes) -> object:
+    async def response_at(now_s: int) -> httpx.Response:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("coterie.rest.callers.time", SimpleNamespace(time_ns=lambda: now_s * 1_000_000_000))
+            if "x-coterie-time" not in request.headers:
+                caller = Caller(user="alice", role=Role.READ, address="::1")
+                await add_caller_headers_if_signable(request, caller, signer_of(worker))
+            async with httpx.AsyncClient(trust_env=False) as client:
+                return await client.send(request)
+
+    assert (await response_at(signed_at_s)).status_code == 200
+    refused = [await response_at(signed_at_s + difference_s) for _ in range(3)]
+    assert [response.status_code for response in refused] == [503] * 3
+    received_at = instant_text((signed_at_s + difference_s) * 1000)
+    times = (
+        "signed at 2027-01-15T08:00:00Z by the clock of the worker that forwarded the request, and it is "
+        f"{received_at} by this worker's clock"
+    )
+    assert times in refused[0].json()["message"]
+    (warning,) = signature_warnings(caplog)
+    assert warning.startswith("The signature of a request that 127.0.0.1 forwarded for a user is not valid: ")
+    assert times in warning
+
+
+async def test_a_request_with_a_password_is_served_without_a_valid_signature_and_the_reason_is_logged(
+    workers: ServedCluster, rules: AccessRules, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await workers.serve(access=rules)
+    await until_keys(worker)
+    wrong_key = SigningKey(key=b"k" * 32, algorithm="HmacSHA256")
+    for user, headers, status in (("read", login("read"), 200), ("nobody", {"Authorization": "Basic eDp5"}, 401)):
+        request = httpx.Request("GET", f"{worker.url}/connectors", headers=headers)
+        await add_caller_headers_if_signable(
+            request, Caller(user=user, role=Role.READ, address="::1"), signer_with(wrong_key)
+        )
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.send(request)).status_code == status
+    (warning,) = signature_warnings(caplog)
+    assert "made with another session key" in warning
+
+
+async def test_a_worker_without_users_serves_a_request_whose_signature_is_not_valid(
+    workers: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await workers.serve()
+    await until_keys(worker)
+    request = httpx.Request("GET", f"{worker.url}/connectors")
+    wrong_key = SigningKey(key=b"k" * 32, algorithm="HmacSHA256")
+    await add_caller_headers_if_signable(
+        request, Caller(user=None, role=Role.ADMIN, address="::1"), signer_with(wrong_key)
+    )
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.send(request)).status_code == 200
+    assert len(signature_warnings(caplog)) == 1
+
+
+async def test_a_write_that_was_signed_with_an_old_key_is_signed_again_and_resent(
+    workers: ServedCluster, rules: AccessRules, authority: Authority
+) -> None:
+    leader = await workers.serve(access=rules)
+    follower = await workers.serve(access=rules, tls=client_certificate_contexts(authority))
+    await until_keys(leader, follower)
+    signatures = 0
+    ask = follower.running.worker.ask
+    old_key = SigningKey(key=b"k" * 32, algorithm="HmacSHA256")
+
+    async def ask_with_old_key(request: Request, attempt: WriteAttempt | None = None) -> Answer:
+        nonlocal signatures
+        if not isinstance(request, SignContent):
+            return await ask(request, attempt)
+        signatures += 1
+        return ContentSignature(signature=old_key.signature(request.content)) if signatures < 3 else await ask(request)
+
+    follower.running.worker.ask = ask_with_old_key  # type: ignore[method-assign]
+    client_pair = authority.pair("loader", subject="/O=Big Co/CN=loader")
+    context = ssl.create_default_context(cafile=authority.certificate)
+    context.load_cert_chain(client_pair.certificate, client_pair.key)
+    async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+        created = await client.post(f"{follower.url.replace('http:', 'https:')}/connectors", json=NEW)
+    assert created.status_code == 201, created.text
+    assert signatures == 3
+
+
+def client_certificate_contexts(authority: Authority) -> ReloadedFiles[ssl.SSLContext]:
+    """The TLS context of a listener that requests a certificate from clients."""
+    pair = authority.pair("worker")
+    return ReloadedFiles(
+        "certificates",
+        [],
+        lambda: server_context(
+            pair.certificate, pair.key, client_ca=authority.certificate, requires_client_certificate=False
+        ),
+    )
+
+
+def signer_of(worker: ServedWorker) -> SignFunction:
+    """Signs with the session key that ``worker`` has read."""
+
+    async def sign(content: bytes) -> Signature | None:
         answer = await worker.running.worker.ask(SignContent(content=content))
         assert isinstance(answer, ContentSignature)
         return answer.signature
 
-    request = httpx.Request("GET", f"{worker.url}/connectors")
-    with monkeypatch.context() as patch:
-        patch.setattr("coterie.rest.callers.SIGNATURE_AGE_MAX_MS", -1)
-        await add_caller_headers_if_signable(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(trust_env=False) as client:
-            assert (await client.send(request)).status_code == 401
-    async with httpx.AsyncClient(trust_env=False) as client:
-        assert (await client.send(request)).status_code == 200
+    return sign
+
+
+def signer_with(key: SigningKey) -> SignFunction:
+    async def sign(content: bytes) -> Signature | None:
+        return key.signature(content)
+
+    return sign
+
+
+def signature_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "coterie.rest.access" and record.levelno == logging.WARNING
+    ]
 
 
 # -- what readers see -------------------------------------------------------------------------------------------------

@@ -100,8 +100,7 @@ def answer_signature_request(
             key = signing_key(herder)
             return ContentSignature(signature=None if key is None else key.signature(content))
         case VerifySignature(signature=signature):
-            are_signed = protocol_of(herder).are_requests_signed(herder)
-            return SignatureCheckResult(is_valid=are_signed and signature_refusal(herder, signature) is None)
+            return SignatureCheckResult(reason_not_valid=_reason_signature_not_valid(herder, signature))
         case FenceTasks(connector=name, signature=signature):
             if (refused := signature_refusal(herder, signature)) is not None:
                 return refused
@@ -112,6 +111,16 @@ def answer_signature_request(
                 "its earlier runs. Run the exactly-once sources of Kafka Connect in a group of Connect workers"
             )
             return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
+
+
+def _reason_signature_not_valid(herder: Herder, signature: Signature) -> str | None:
+    """Why ``signature`` does not prove that the request was sent by a worker of the group; None if it does."""
+    if not protocol_of(herder).are_requests_signed(herder):
+        return "The group's protocol has no session keys, because connect.protocol of a member is eager or compatible"
+    refusal = signature_refusal(herder, signature)
+    if refusal is not None and refusal.problem is Problem.FORBIDDEN:
+        return "The signature was made with another session key than the one that this worker has read last"
+    return None if refusal is None else refusal.message
 
 
 def may_predate_new_key(first_sent_at_ms: int | None, now_ms: int) -> bool:

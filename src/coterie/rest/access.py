@@ -3,18 +3,23 @@ caller, compares the caller's role with that of the endpoint, and writes the aud
 
 import asyncio
 import hmac
+import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ResponseHeader
+from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.signatures import SignatureCheckResult, VerifySignature
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
+    SignatureNotValid,
     basic_credentials,
     client_address_or_unknown,
     client_certificate_name,
@@ -22,10 +27,12 @@ from coterie.rest.callers import (
 )
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import Endpoint, Operation, Role
-from coterie.rest.problems import NotLoggedInError, RoleMissingError, error_response
+from coterie.rest.problems import NotLoggedInError, RoleMissingError, SignatureNotValidError, error_response
 from coterie.rest.request_context import Caller, context_of
 from coterie.rest.users import PasswordHash, RestUser, Users
 from coterie.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 NOT_LOGGED_IN_MESSAGE = "User cannot access the resource."
 """Connect's message to a client whose request has no valid log-in."""
@@ -58,6 +65,7 @@ class AccessGate:
         self._worker = worker
         self._rules = rules
         self._passwords = _CachingPasswordChecker()
+        self._signature_log_limit = LogRateLimit()
 
     async def check_login_and_serve_options(self, request: Request, allowed_methods: Sequence[str]) -> Response:
         """The response to OPTIONS: the methods of a path, ``allowed_methods``. Any user may ask for them.
@@ -132,30 +140,53 @@ class AccessGate:
             )
 
     async def _identify_and_keep_caller(self, request: Request) -> Caller:
-        """Find out the caller of the request, keep the caller in the request's context, and return it.
+        """Find out the caller of the request, keep the caller in the request's context, and return it. If another
+        worker has forwarded the request and its signature is not valid, this is logged, and the header
+        ``Authorization`` identifies the caller.
 
         :raises NotLoggedInError: when users must log in, and the request has no valid log-in.
+        :raises SignatureNotValidError: when users must log in, and a forwarded request has neither a valid signature
+            nor the header ``Authorization``.
         :raises BodyTooLargeError: when another worker has forwarded the request, and its body is too large.
         :raises UnreadableBodyError: when another worker has forwarded the request, and its body was not received
             completely.
         """
-        caller = await self._forwarded_caller_if_signature_valid(request) or await self._identify_direct_caller(request)
+        forwarded = await self._verify_forwarded_caller(request)
+        if isinstance(forwarded, SignatureNotValid):
+            self._warn_of_signature(client_address_or_unknown(request), forwarded.reason)
+            # Without `Authorization`, the only log-in of the connection is the certificate of the forwarding worker.
+            if self._rules.users is not None and "authorization" not in request.headers:
+                raise SignatureNotValidError(f"The user of a forwarded request is not known. {forwarded.reason}.")
+        caller = forwarded if isinstance(forwarded, Caller) else await self._identify_direct_caller(request)
         context_of(request).caller = caller
         return caller
 
-    async def _forwarded_caller_if_signature_valid(self, request: Request) -> Caller | None:
+    async def _verify_forwarded_caller(self, request: Request) -> Caller | SignatureNotValid | None:
         """The caller that another worker names in the headers of a request that it forwards; None when the headers name
-        no caller, are invalid or too old, or have no valid signature; also when this worker cannot verify it, for
-        example while the worker starts.
+        no caller or are invalid. SignatureNotValid also when this worker cannot verify the signature, for example while
+        the worker starts.
 
         :raises BodyTooLargeError: when the body of the forwarded request is too large.
         :raises UnreadableBodyError: when the body of the forwarded request was not received completely.
         """
         forwarded = await parse_recent_unverified_forwarded_caller(request)
-        if forwarded is None:
-            return None
+        if forwarded is None or isinstance(forwarded, SignatureNotValid):
+            return forwarded
         answer = await self._worker.ask(VerifySignature(signature=forwarded.signature))
-        return forwarded.caller if isinstance(answer, SignatureCheckResult) and answer.is_valid else None
+        if isinstance(answer, RequestRefused):
+            return SignatureNotValid(reason=answer.message.rstrip("."))
+        assert isinstance(answer, SignatureCheckResult), f"{answer} is no response to VerifySignature"
+        if answer.reason_not_valid is not None:
+            return SignatureNotValid(reason=answer.reason_not_valid.rstrip("."))
+        return forwarded.caller
+
+    def _warn_of_signature(self, address: str, reason: str) -> None:
+        """Log that a request from ``address``, the worker that has forwarded it, has no valid signature: as a warning
+        at most once a minute for each address, else at debug level."""
+        message = f"The signature of a request that {address} forwarded for a user is not valid: {reason}"
+        self._signature_log_limit.warn_or_debug(
+            logger, address, message, more=f"more requests from {address}", now_s=time.monotonic()
+        )
 
     async def _identify_direct_caller(self, request: Request) -> Caller:
         """The caller of a request that a client has sent to this worker itself. If users need not log in, the caller

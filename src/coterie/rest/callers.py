@@ -8,12 +8,14 @@ A forwarded request names its user in signed headers, because the receiving work
     X-Coterie-Signature, …-Algorithm        MAC, with the group's session key (KIP-507), of the method, path and query,
                                             the headers above, and the body
 
-The headers count only with a valid signature that is at most :data:`SIGNATURE_AGE_MAX_MS` old.
+The headers count only with a valid signature whose time differs by at most :data:`SIGNATURE_AGE_MAX_MS` from the
+receiving worker's clock, in either direction: the clocks of two workers may differ.
 """
 
 import base64
 import hashlib
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from starlette.requests import Request
 
 from coterie.herder.session_keys import Signature, decode_base64_or_raise
 from coterie.nouns import signature_algorithms
+from coterie.nouns.instants import instant_text
 from coterie.rest import bodies
 from coterie.rest.endpoints import Role
 from coterie.rest.request_context import Caller
@@ -51,6 +54,14 @@ class UnverifiedForwardedCaller:
 
     caller: Caller
     signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureNotValid:
+    """A forwarded request names its caller, but the signature is not valid."""
+
+    reason: str
+    """One sentence or more, without a period at the end."""
 
 
 def client_address_or_unknown(request: Request) -> str:
@@ -91,9 +102,12 @@ async def add_caller_headers_if_signable(request: httpx.Request, caller: Caller,
         request.headers[_ALGORITHM_HEADER] = signature.algorithm
 
 
-async def parse_recent_unverified_forwarded_caller(request: Request) -> UnverifiedForwardedCaller | None:
+async def parse_recent_unverified_forwarded_caller(
+    request: Request,
+) -> UnverifiedForwardedCaller | SignatureNotValid | None:
     """The caller that the headers of a forwarded request name, with the signature to verify; None when a header is
-    missing or invalid, or its time is more than :data:`SIGNATURE_AGE_MAX_MS` from now. Reads the body of the request.
+    missing or invalid. SignatureNotValid when the time is more than :data:`SIGNATURE_AGE_MAX_MS` from now. Reads the
+    body of the request.
 
     :raises BodyTooLargeError: when the body is too large.
     :raises UnreadableBodyError: when the connection was closed before the whole body was received.
@@ -101,12 +115,18 @@ async def parse_recent_unverified_forwarded_caller(request: Request) -> Unverifi
     try:
         fields = tuple(request.headers[name] for name in (_USER_HEADER, _ROLE_HEADER, _ADDRESS_HEADER, _TIME_HEADER))
         mac, algorithm = decode_base64_or_raise(request.headers[_SIGNATURE_HEADER]), request.headers[_ALGORITHM_HEADER]
-        user, role, address, sent_at_ms = unquote(fields[0]), Role(fields[1]), fields[2], int(fields[3])
+        user, role, address, sent_at_ms = unquote(fields[0]), Role(fields[1]), fields[2], _parse_time_ms(fields[3])
     except (KeyError, ValueError):
         return None
-    age_ms = abs(time.time_ns() // 1_000_000 - sent_at_ms)
-    if age_ms > SIGNATURE_AGE_MAX_MS or signature_algorithms.canonical_algorithm_name(algorithm) is None:
+    if signature_algorithms.canonical_algorithm_name(algorithm) is None:
         return None
+    now_ms = time.time_ns() // 1_000_000
+    if abs(now_ms - sent_at_ms) > SIGNATURE_AGE_MAX_MS:
+        return SignatureNotValid(
+            reason=f"The request was signed at {instant_text(sent_at_ms)} by the clock of the worker that forwarded "
+            f"the request, and it is {instant_text(now_ms)} by this worker's clock: the difference must not exceed "
+            f"{SIGNATURE_AGE_MAX_MS // 1000} s. Set the clocks of both machines"
+        )
     path_and_query = request.scope["raw_path"]
     if request.scope["query_string"]:
         path_and_query += b"?" + request.scope["query_string"]
@@ -115,6 +135,16 @@ async def parse_recent_unverified_forwarded_caller(request: Request) -> Unverifi
         caller=Caller(user=user or None, role=role, address=address),
         signature=Signature(algorithm=algorithm, mac=mac, body=content),
     )
+
+
+def _parse_time_ms(text: str) -> int:
+    """The time in a header, in milliseconds since the Unix epoch.
+
+    :raises ValueError: when ``text`` is no such time of the years 1970 to 5138.
+    """
+    if not re.fullmatch("[0-9]{1,14}", text):
+        raise ValueError("the text is not a time")
+    return int(text)
 
 
 def _signed_content(method: str, path_and_query: bytes, fields: tuple[str, ...], body: bytes) -> bytes:

@@ -87,6 +87,13 @@ class NotLoggedInError(HttpRefusal):
     status = 401
 
 
+class SignatureNotValidError(HttpRefusal):
+    """Another worker has forwarded the request, and the signature of its user's name is not valid, for example because
+    one of the two workers has not read a new session key yet: the forwarding worker signs the request again."""
+
+    status = 503
+
+
 class RoleMissingError(HttpRefusal):
     """The user may not do what the request asks for."""
 

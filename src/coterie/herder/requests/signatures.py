@@ -49,5 +49,5 @@ class ContentSignature:
 class SignatureCheckResult:
     """The answer to :class:`VerifySignature`."""
 
-    is_valid: bool
-    """False also when the group's protocol has no session keys: then no signature is accepted."""
+    reason_not_valid: str | None
+    """None: the signature is valid. When the group's protocol has no session keys, no signature is."""
