@@ -105,12 +105,15 @@ class AccessGate:
         """Check the media types of the request, then its access (:meth:`_check_access_and_keep_caller`): in this order,
         as in Connect.
 
-        :raises HttpRefusal: when the request has a body that is not JSON, or the caller may not use the endpoint.
+        :raises HttpRefusal: when the Content-Type of the request is not JSON, or the caller may not use the endpoint.
         :raises HTTPException: with status 406, when the client does not accept the media type of the endpoint's
             response.
         """
-        if endpoint.method != "GET":
-            media_types.check_content_type(request, reads_body=endpoint.request_body_type is not None)
+        media_types.check_content_type(
+            request,
+            reads_body=endpoint.request_body_type is not None,
+            accepts_any_type=endpoint.accepts_any_content_type,
+        )
         media_types.check_accept_header(request, endpoint.response_media_type)
         await self._check_access_and_keep_caller(request, endpoint)
 

@@ -131,6 +131,9 @@ class Endpoint:
     listeners: ServingListeners = ServingListeners.MAIN
     type_by_query_parameter: Mapping[str, Any] = field(default_factory=dict)
     """The type of each parameter in the query, by name. Unknown parameters are ignored."""
+    accepts_any_content_type: bool = False
+    """Whether a request may have any ``Content-Type``, as in Connect for the worker's server. Otherwise it must be
+    JSON, also if the request has no body."""
     request_body_type: Any = None
     """The type of the request's JSON body, as pydantic describes it in a schema; None: no body. Bodies are parsed by
     :mod:`coterie.rest.bodies`, as Connect parses them."""
@@ -162,6 +165,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_SERVER,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        accepts_any_content_type=True,
         response_body_type=models.Server,
     ),
     Endpoint(
@@ -170,6 +174,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_HEALTH,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        accepts_any_content_type=True,
         response_body_type=models.Health,
     ),
     Endpoint(
@@ -179,6 +184,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
         listeners=ServingListeners.BOTH,
+        accepts_any_content_type=True,
         response_body_type=str,
         response_media_type=TEXT,
     ),
@@ -188,6 +194,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_API,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        accepts_any_content_type=True,
         response_body_type=models.JsonObject,
     ),
     # -- connectors ---------------------------------------------------------------------------------------------------
@@ -444,6 +451,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_WORKER,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        accepts_any_content_type=True,
         response_body_type=models.JsonObject,
     ),
     Endpoint(
@@ -452,6 +460,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_GROUP,
         role=Role.READ,
         answered_by=AnsweredBy.LEADER,
+        accepts_any_content_type=True,
         response_body_type=models.JsonObject,
     ),
     Endpoint(

@@ -1,31 +1,39 @@
 """Checks the media types of a request: this API reads JSON only, and writes it with few exceptions."""
 
+import re
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from coterie.rest.endpoints import JSON
 from coterie.rest.problems import BadRequestError, NotJsonError
 
+_UNSUPPORTED = "HTTP 415 Unsupported Media Type"
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}")
+"""A media type or a range of media types, without parameters."""
 
-def check_content_type(request: Request, *, reads_body: bool) -> None:
+
+def check_content_type(request: Request, *, reads_body: bool, accepts_any_type: bool) -> None:
     """Check the ``Content-Type`` of ``request``. A body that the endpoint reads must be JSON. If the request has the
-    header, it must be JSON also when the body is empty or not read, as in Connect. ``reads_body``: whether the endpoint
-    reads the body.
+    header, it must be JSON also when the body is empty or not read, as in Connect; for a body that is not read also a
+    range that contains JSON. ``reads_body``: whether the endpoint reads the body. ``accepts_any_type``: whether the
+    header may be any media type; only for endpoints that read no body.
 
-    :raises BadRequestError: when the ``Content-Type`` is not a media type.
+    :raises BadRequestError: when the ``Content-Type`` is not a media type, or there are several.
     :raises NotJsonError: when the ``Content-Type`` is another one than JSON, or a body that is read has none.
     """
-    content_type = request.headers.get("content-type")
+    content_type = ",".join(request.headers.getlist("content-type"))
     if not content_type:
-        if not reads_body or not _has_body(request):
-            return
-    else:
-        media_type = content_type.partition(";")[0].strip().lower()
-        if media_type == JSON:
-            return
-        if not all(media_type.partition("/")):
-            raise BadRequestError(f"HTTP 400 Bad Request: the Content-Type {content_type!r} is not a media type")
-    raise NotJsonError("HTTP 415 Unsupported Media Type")
+        if reads_body and _has_body(request):
+            raise NotJsonError(_UNSUPPORTED)
+        return
+    media_type = content_type.partition(";")[0].strip().lower()
+    if _MEDIA_TYPE.fullmatch(media_type) is None:
+        raise BadRequestError(f"HTTP 400 Bad Request: the Content-Type {content_type!r} is not a media type")
+    accepted = (JSON,) if reads_body else (JSON, "application/*", "*/*")
+    if not accepts_any_type and media_type not in accepted:
+        raise NotJsonError(_UNSUPPORTED)
 
 
 def check_accept_header(request: Request, media_type: str) -> None:
