@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 
+from coterie.config.rest import RestSettings
+from coterie.rest.access import AccessRules
+from coterie.rest.cross_origin import CrossOriginRules
 from tests.rest.served import JSON, ServedCluster, ServedWorker
 
 NEW = json.dumps({"name": "a", "config": {"connector.class": "SimulatedSource", "tasks.max": "1"}}).encode()
@@ -99,12 +103,57 @@ async def test_a_mutation_of_another_origin_is_403(cluster: ServedCluster) -> No
 
 
 async def test_a_mutation_of_the_same_origin_is_accepted(cluster: ServedCluster) -> None:
-    worker = await cluster.serve()
+    worker = await cluster.serve(access=AccessRules(cross_origin=CrossOriginRules(own_hosts=["h"])))
     assert await create(worker, {**JSON, "Origin": worker.url}) == (201, "")
     for host, origin in (("h:80", "http://H"), ("h", "http://h:80"), ("[::1]:8083", "http://[::1]:8083")):
         headers = {"Host": host, "Origin": origin}
         answer = await worker.ask("PUT", "/connectors/a/pause", raw=b"", headers=headers)
         assert answer.status_code == 202, (host, origin, answer.text)
+
+
+OWN_SETTINGS = RestSettings(
+    listeners=("http://Listener.example:8083", "http://10.0.0.7:8084"),
+    admin_listeners=("http://admin.example:8085",),
+    rest_advertised_host_name="advertised.example",
+)
+
+
+async def test_a_page_counts_as_own_only_at_a_host_that_is_the_workers(cluster: ServedCluster) -> None:
+    """With DNS rebinding, a page of a foreign domain has the same Host as Origin."""
+    worker = await cluster.serve(access=AccessRules(cross_origin=CrossOriginRules(own_hosts=OWN_SETTINGS.own_hosts)))
+    await create(worker, JSON)
+
+    async def pause_status_and_message(host: str) -> tuple[int, str]:
+        headers = {"Host": host, "Origin": f"http://{host}"}
+        answer = await worker.ask("PUT", "/connectors/a/pause", raw=b"", headers=headers)
+        return answer.status_code, answer.text
+
+    local = ("127.0.0.1", "10.9.9.9:8083", "[::1]:8083", "localhost", "LOCALHOST:8083", "worker-1.localhost:8083")
+    named = ("listener.example", "admin.example:8085", "advertised.example", f"{socket.gethostname()}:8083")
+    for host in (*local, *named):
+        assert (await pause_status_and_message(host))[0] == 202, host
+    foreign = ("evil.example", "evil.example:8083", "localhost.evil.example", "notlocalhost", "127.0.0.1.evil.example")
+    for host in foreign:
+        status, message = await pause_status_and_message(host)
+        assert status == 403, host
+        assert "access.control.allow.origin" in message
+
+
+async def test_a_foreign_name_of_the_worker_is_allowed_by_connects_key_and_programs_may_use_any_name(
+    cluster: ServedCluster,
+) -> None:
+    rules = CrossOriginRules(allowed_origins=["http://proxy.example"], allowed_methods=["PUT"])
+    worker = await cluster.serve(access=AccessRules(cross_origin=rules))
+    await create(worker, JSON)
+    statuses = [
+        (await worker.ask("PUT", "/connectors/a/pause", raw=b"", headers=headers)).status_code
+        for headers in (
+            {"Host": "proxy.example", "Origin": "http://proxy.example"},
+            {"Host": "evil.example", "Origin": "http://evil.example"},
+            {"Host": "evil.example"},
+        )
+    ]
+    assert statuses == [202, 403, 202]
 
 
 async def test_reads_are_served_for_any_origin(cluster: ServedCluster) -> None:

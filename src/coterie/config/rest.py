@@ -150,7 +150,8 @@ class RestSettings(BaseModel):
     """With `rest.users.file`: whether `GET /health` needs no log-in. (Coterie's own key.)"""
     access_control_allow_origin: str = ""
     """The origins (such as `https://ui.example`) whose pages may use this REST API in a browser, between commas; *
-    means every origin. By default only pages of the worker's own address may."""
+    means every origin. By default only pages of the worker's own address may: of an IP address, `localhost`, this
+    machine's host name, and the hosts of `listeners`, `admin.listeners` and `rest.advertised.host.name`."""
     access_control_allow_methods: str = ""
     """The HTTP methods that pages of the allowed origins may use, between commas; by default GET, POST and HEAD."""
     response_http_headers_config: str = ""
@@ -177,6 +178,14 @@ class RestSettings(BaseModel):
         by default the first http listener, else the first https listener."""
         wanted = [self.rest_advertised_listener] if self.rest_advertised_listener else list(RestScheme)
         return next(listener for scheme in wanted for listener in self.rest_listeners if listener.scheme == scheme)
+
+    @property
+    def own_hosts(self) -> frozenset[str]:
+        """The hosts of this worker, in lower case: those of all listeners, the advertised host, and the host name of
+        this machine."""
+        listeners = (*self.rest_listeners, *self.rest_admin_listeners)
+        hosts = {listener.host for listener in listeners if not listener.listens_on_every_interface}
+        return frozenset(host.lower() for host in (*hosts, self.advertised_address().host, socket.gethostname()))
 
     @property
     def allowed_origins(self) -> tuple[str, ...]:

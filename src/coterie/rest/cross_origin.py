@@ -2,7 +2,7 @@
 ``access.control.allow.*`` and ``response.http.headers.config``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,6 +23,9 @@ class CrossOriginRules:
     """The origins, such as ``https://ui.example``, whose pages may use the REST API; ``*`` means every origin."""
     allowed_methods: Sequence[str] = ()
     """The methods of the requests that these pages may send."""
+    own_hosts: Collection[str] = ()
+    """The names of this worker's hosts, in lower case: pages of these hosts are the worker's own, as those of IP
+    addresses and of localhost are."""
 
     def allows_origin(self, origin: str) -> bool:
         """Whether pages of ``origin`` may read responses."""

@@ -250,7 +250,9 @@ def access_rules(settings: WorkerSettings) -> AccessRules:
         users=users,
         health_needs_no_login=settings.rest_health_open,
         cross_origin=CrossOriginRules(
-            allowed_origins=settings.allowed_origins, allowed_methods=settings.allowed_methods
+            allowed_origins=settings.allowed_origins,
+            allowed_methods=settings.allowed_methods,
+            own_hosts=settings.own_hosts,
         ),
         added_headers=settings.response_headers,
     )
