@@ -21,6 +21,7 @@ from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
 from coterie.rest import bodies, leader, server
+from coterie.rest.callers import client_address_or_unknown
 from coterie.rest.server import (
     CLIENT_CERTIFICATE_NAME_KEY,
     RequestIntake,
@@ -166,6 +167,28 @@ def test_two_listeners_may_have_the_same_port_on_different_hosts() -> None:
     listeners = [RestListener(RestScheme.HTTP, host, port) for host in ("127.0.0.1", "127.0.0.2")]
     with open_listeners(listeners, RestTls()) as bound:
         assert [listener.bound_url for listener in bound] == [f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}"]
+
+
+async def test_the_headers_of_a_proxy_count_only_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn itself would trust the addresses in this environment variable."""
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    headers = {"X-Forwarded-For": "10.9.9.9", "X-Forwarded-Proto": "https"}
+    shown = {}
+
+    async def show_client_and_scheme(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(f"{client_address_or_unknown(request)} {request.url.scheme}")
+
+    ended = asyncio.Event()
+    with open_listeners([HTTP], RestTls()) as bound:
+        async with asyncio.TaskGroup() as group:
+            app = Starlette(routes=[Route("/", show_client_and_scheme)])
+            group.create_task(serve_while_work_runs(app, bound, ended.wait()))
+            for address in ("127.0.0.1", "127.0.0.2"):
+                transport = httpx.AsyncHTTPTransport(local_address=address)
+                async with httpx.AsyncClient(transport=transport) as client:
+                    shown[address] = (await client.get(f"http://127.0.0.1:{bound[0].port}/", headers=headers)).text
+            ended.set()
+    assert shown == {"127.0.0.1": "10.9.9.9 https", "127.0.0.2": "127.0.0.2 http"}
 
 
 @pytest.mark.parametrize(("host", "client_host"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1")])

@@ -65,8 +65,9 @@ class SignatureNotValid:
 
 
 def client_address_or_unknown(request: Request) -> str:
-    """The IP address of the client: that of the connection, or for a connection from 127.0.0.1 the one in
-    ``X-Forwarded-For``, which uvicorn puts into ``request.client``. ``unknown`` if uvicorn has no address."""
+    """The IP address of the client: that of the connection, or for a connection from one of
+    :data:`.TRUSTED_PROXY_HOSTS` the one in ``X-Forwarded-For``, which uvicorn puts into ``request.client``. ``unknown``
+    if uvicorn has no address."""
     return request.client.host if request.client is not None else "unknown"
 
 

@@ -41,6 +41,8 @@ REFUSALS_LOG_INTERVAL_S = 60
 """The shortest time between two log lines of a listener that refuses requests above :data:`REQUESTS_MAX`."""
 CLIENT_TIMEOUT_S = 30
 """The time limit, in seconds, for a client that sends nothing of a request, or reads nothing of a response."""
+TRUSTED_PROXY_HOSTS = ("127.0.0.1", "::1")
+"""The addresses of the proxies whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` count."""
 IDLE_CLOSE_DELAY_S = 0.1
 """The time from the close of a listener until its idle connections are closed: the requests that were sent meanwhile,
 on new connections too, are received."""
@@ -223,6 +225,8 @@ def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        # Without it, uvicorn trusts the addresses in the environment variable FORWARDED_ALLOW_IPS.
+        forwarded_allow_ips=list(TRUSTED_PROXY_HOSTS),
         timeout_keep_alive=CLIENT_TIMEOUT_S,
         timeout_graceful_shutdown=2,
     )
