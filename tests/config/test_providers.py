@@ -3,12 +3,13 @@
 The process hides each resolved value from then on: the values are texts that no other test contains."""
 
 import json
+import os
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from coterie.config.providers import ConfigProviders
+from coterie.config.providers import FILE_LENGTH_MAX, ConfigProviders, DirectoryConfigProvider
 from coterie.config.secrets import HIDDEN_SIZE_MIN, hide_secrets, masked_config, register_secret_to_hide
 from coterie.config.worker import WorkerSettings
 from coterie.nouns.errors import ConfigError
@@ -106,6 +107,29 @@ def test_each_failure_names_the_key_and_the_reason(folder: Path, monkeypatch: py
     with pytest.raises(ConfigError) as both:
         ConfigProviders.from_properties(THREE).resolve({"a": "${env:ABSENT}", "b": "1", "c": "${file:/none:x}"})
     assert both.value.errors.keys() == {"a", "c"}
+
+
+def test_a_path_with_nul_is_an_error_of_its_key(folder: Path) -> None:
+    allowed = {f"config.providers.{name}.param.allowed.paths": f"{folder}" for name in ("file", "directory")}
+    for properties in ({}, allowed):
+        assert "contains the character NUL" in error(properties, f"${{file:{folder}/a\0b:user}}")
+        assert "contains the character NUL" in error(properties, f"${{directory:{folder}/a\0b:token}}")
+
+
+@pytest.mark.timeout(30)
+def test_only_regular_files_up_to_a_limit_are_read(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to(folder / "token")
+    assert resolve({}, f"${{directory:{folder}:link}}") == "token-part-1\ntoken-part-2\n"
+    for path in ("/dev/zero", f"{folder}/pipe", f"{folder}"):
+        assert f"{path} is not a regular file" in error({}, f"${{file:{path}:x}}")
+    assert f"{folder}/pipe is not a regular file" in error({}, f"${{directory:{folder}:pipe}}")
+    (folder / "longest").write_text("é" * FILE_LENGTH_MAX)
+    (folder / "too-long").write_text("é" * FILE_LENGTH_MAX + "=")
+    provider = DirectoryConfigProvider.from_parameters({})
+    assert len(provider.value_of(f"{folder}", "longest")) == FILE_LENGTH_MAX
+    assert "more than 1048576 characters" in error({}, f"${{directory:{folder}:too-long}}")
+    assert "more than 1048576 characters" in error({}, f"${{file:{folder}/too-long:x}}")
 
 
 def test_only_allowed_paths_are_read_and_dots_lead_nowhere(folder: Path) -> None:

@@ -15,6 +15,7 @@ not have stays as it is. Every value that replaces a reference is hidden in text
 import logging
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,9 @@ PROVIDERS_KEY = "config.providers"
 """The key with the names of the providers; the other keys of the providers begin with it and a dot."""
 LOGGED_UNKNOWN_REFERENCES_MAX = 5
 """How many references to unknown providers the warning about a config names."""
+FILE_LENGTH_MAX = 1 << 20
+"""The length of the longest file that references may read, in characters, so that a reference to a file without an end
+cannot fill the memory."""
 _CLASS_PREFIX = "org.apache.kafka.common.config.provider."
 
 
@@ -100,8 +104,10 @@ class AllowedPaths:
     def check_and_normalize(self, path: str) -> Path:
         """``path`` as an absolute path without ``..``, after a check that references may read it.
 
-        :raises WorldError: when ``path`` is not absolute or not allowed.
+        :raises WorldError: when ``path`` is not absolute or not allowed, or contains NUL, which no path of a file does.
         """
+        if "\0" in path:
+            raise WorldError(f"The path {path!r} contains the character NUL")
         if not os.path.isabs(path):
             raise WorldError(f"The path {path or '(empty)'} is not absolute")
         # As in Kafka, the same normalized path is checked and read, so that `..` after a link leads nowhere else.
@@ -126,13 +132,30 @@ class _PathConfigProvider:
         return cls(allowed_paths=AllowedPaths.from_parameters(parameters))
 
 
+def _read_file(path: Path) -> str:
+    """The text of the file ``path``.
+
+    :raises WorldError: when ``path`` is no regular file, but for example a device or a folder, or has more than
+        :data:`FILE_LENGTH_MAX` characters.
+    :raises OSError: when the file cannot be read.
+    :raises UnicodeDecodeError: when the file is not UTF-8.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise WorldError(f"{path} is not a regular file")
+    with path.open(encoding="utf-8") as file:
+        text = file.read(FILE_LENGTH_MAX + 1)
+    if len(text) > FILE_LENGTH_MAX:
+        raise WorldError(f"The file {path} has more than {FILE_LENGTH_MAX} characters, the limit for config providers")
+    return text
+
+
 class FileConfigProvider(_PathConfigProvider):
     """Kafka's provider of values in properties files: ``${file:/path/to/file.properties:key}``."""
 
     def value_of(self, path: str, key: str) -> str:
         file = self.allowed_paths.check_and_normalize(path)
         try:
-            values = parse_properties(file.read_text(encoding="utf-8"))
+            values = parse_properties(_read_file(file))
         except (OSError, UnicodeDecodeError, ConfigError) as error:
             # The system's reason only: a message about the text could quote a secret.
             reason = f": {error.strerror}" if isinstance(error, OSError) else ": it is not a properties file in UTF-8"
@@ -151,7 +174,7 @@ class DirectoryConfigProvider(_PathConfigProvider):
         if not key or key in (".", "..") or "/" in key or "\0" in key:
             raise WorldError(f"{key or '(empty)'} is not the name of a file")
         try:
-            return (folder / key).read_text(encoding="utf-8")
+            return _read_file(folder / key)
         except OSError as error:
             raise WorldError(f"Could not read file {key} in {path}: {error.strerror}") from None
         except UnicodeDecodeError:
