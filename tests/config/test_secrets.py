@@ -27,13 +27,56 @@ from coterie.config.secrets import (
         "source.option.accessKey",
         "ssl.key.password",
         "token",
+        "ssl.key.pem",
+        "db.pwd",
+        "dbPwd",
+        "sink.connection.pass",
+        "passcode",
+        "fs.s3a.encryption.key",
     ],
 )
 def test_the_values_of_keys_named_like_secrets_are_hidden(key: str) -> None:
     assert masked_config({key: "hunter2"}) == {key: "[hidden]"}
 
 
-@pytest.mark.parametrize("key", ["key.converter", "sink.key.fields", "pk.fields", "name", "topics", "passes"])
+KAFKA_CLIENTS_PASSWORDS = (
+    "sasl.jaas.config",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.truststore.certificates",
+    "ssl.truststore.password",
+)
+"""The properties of the type PASSWORD of the consumer, producer and admin client of Kafka 4.3."""
+
+
+@pytest.mark.parametrize("prefix", ["", "source.", "sink.", "source.option.", "sink.option.", "kafka."])
+@pytest.mark.parametrize("override", ["", "consumer.override.", "producer.override.", "admin.override."])
+def test_each_password_of_kafkas_clients_is_hidden_with_each_prefix(prefix: str, override: str) -> None:
+    keys = [prefix + override + name for name in KAFKA_CLIENTS_PASSWORDS]
+    assert masked_config(dict.fromkeys(keys, "x")) == dict.fromkeys(keys, MASK)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "key.converter",
+        "sink.key.fields",
+        "pk.fields",
+        "name",
+        "topics",
+        "passes",
+        "bypass",
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.truststore.location",
+        "config",
+        "design",
+    ],
+)
 def test_other_values_stay(key: str) -> None:
     assert masked_config({key: "id"}) == {key: "id"}
 
@@ -44,12 +87,33 @@ def test_a_url_with_a_password_is_hidden_and_one_without_stays() -> None:
     assert masked_config({**shown, **hidden}) == {**shown, "a": "[hidden]", "d": "[hidden]"}
 
 
+@pytest.mark.parametrize(
+    ("value", "is_secret"),
+    [
+        ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=b==;EndpointSuffix=core.windows.net", True),
+        ("AccountKey=b==;AccountName=a", True),
+        ("Endpoint=sb://a.example/; SharedAccessKeyName=n; SharedAccessKey=k", True),
+        ("https://a.blob.example/x?sv=2024&sig=abc%3D", True),
+        ("https://s3.example/x?X-Amz-Signature=abc&X-Amz-Security-Token=t", True),
+        ("jdbc:sqlserver://db;user=a;pwd=b", True),
+        ("DefaultEndpointsProtocol=https;AccountName=a", False),
+        ("https://a.example/x?sv=2024&design=1", False),
+        ("SELECT token FROM t WHERE token = 1 AND sig > 2", False),
+    ],
+)
+def test_a_value_with_a_secret_parameter_is_hidden(value: str, is_secret: bool) -> None:
+    assert masked_config({"k": value}) == {"k": MASK if is_secret else value}
+
+
 LONG_TEXTS = [
     "://" + ":" * 800_000,
     "http://a:" + "b" * 800_000,
     "${" + ":" * 800_000,
     "${" * 50_000 + "}",
     "}${" + "a:" * 400_000,
+    "?" + "a" * 800_000,
+    "; " * 400_000,
+    ";" + " " * 800_000,
 ]
 """Texts for which the time of a careless pattern grows with the square, or the cube, of their length."""
 

@@ -10,16 +10,27 @@ from coterie.nouns.errors import WorldError
 
 MASK = "[hidden]"
 """What stands in the place of a secret value, as in Kafka."""
-SECRET_NAME_PATTERN = (
-    r"(password|passwd|passphrase|secret|token|credential|jaas\.config|(access|private|api|account|shared)[._-]?key)"
+_SECRET_NAME_PATTERNS = (
+    "password|passwd|pwd|passphrase|secret|token|credential",
+    "(^|[._-])pass(code)?$",
+    "(access|private|api|account|shared|encryption)[._-]?key",
+    # PEM texts. For Kafka's clients the certificates have the type PASSWORD, too.
+    "keystore[._-]?key|key[._-]?pem|pem[._-]?key",
+    "keystore[._-]?certificate[._-]?chain|truststore[._-]?certificates",
+    r"jaas\.config",
+    # The signature in a URL of Azure.
+    "(^|[._-])sig$",
 )
+"""Patterns, each of which a search finds in names of keys whose values are secret. The parameters of a URL are keys,
+too."""
+SECRET_NAME_PATTERN = f"({'|'.join(_SECRET_NAME_PATTERNS)})"
 """A pattern that a search finds in the names of all keys whose values are secret. Only the name decides, since options
 of Spark's sources and sinks have no definitions. The pattern means the same in Python and in Java, without regard to
 case."""
 _COMPILED_SECRET_NAME_PATTERN = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
-_URL_WITH_PASSWORD_PATTERN = re.compile(
-    r"://[^/\s@:]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE
-)
+_URL_WITH_PASSWORD_PATTERN = re.compile(r"://[^/\s@:]*:[^/\s@]+@")
+_PARAMETER_PATTERN = re.compile(r"(?:^|[?&;])\s*([^=?&;\s]+)=")
+"""A parameter of a URL, or of a connection string such as ``AccountName=a;AccountKey=b``; the group is its name."""
 _REFERENCE_PATTERN = re.compile(r"\$\{([^}:]{0,255}):(?:([^}:]*):)?([^}]*)\}")
 """A reference, as in Kafka: the provider's name, the path, which may be absent, and the key. The provider's name has at
 most 255 characters: without a limit, the search would take time with the square of a text's length. The reference
@@ -43,19 +54,27 @@ def contains_reference(text: str) -> bool:
 
 
 def masked_config(config: Mapping[str, str]) -> dict[str, str]:
-    """``config`` with :data:`MASK` for each secret value: the values of keys with the name of a secret, and URLs that
-    contain a password. A value that is only a reference (``${env:NAME}``) stays."""
+    """``config`` with :data:`MASK` for each secret value: the values of keys with the name of a secret, and URLs and
+    connection strings that contain a secret. A value that is only a reference (``${env:NAME}``) stays."""
     return {key: MASK if _is_secret(key, value) else value for key, value in config.items()}
 
 
 def _is_secret(key: str, value: str) -> bool:
     """Whether ``value``, the value of ``key``, is secret: the key has the name of a secret, or the value contains a URL
-    with a password. A value that is only a reference (``${env:NAME}``) is not secret."""
+    with a password, or a parameter with the name of a secret. A value that is only a reference (``${env:NAME}``) is not
+    secret."""
     reference = _REFERENCE_PATTERN.fullmatch(value.strip())
     # Without a provider or a key, no provider resolves the text: it may itself be the secret.
     if reference is not None and reference[1] and reference[3]:
         return False
-    return bool(_COMPILED_SECRET_NAME_PATTERN.search(key)) or bool(_URL_WITH_PASSWORD_PATTERN.search(value))
+    if _is_secret_name(key) or _URL_WITH_PASSWORD_PATTERN.search(value):
+        return True
+    return any(_is_secret_name(parameter[1]) for parameter in _PARAMETER_PATTERN.finditer(value))
+
+
+def _is_secret_name(name: str) -> bool:
+    """Whether the value of a key or parameter ``name`` is secret."""
+    return _COMPILED_SECRET_NAME_PATTERN.search(name) is not None
 
 
 SecretsFollower = Callable[[Sequence[str]], None]
