@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,16 +18,19 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, ResponseHeader, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.config.tls import server_context
-from coterie.herder.requests.kinds import Answer, Request
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.kinds import Request as HerderRequest
 from coterie.herder.requests.signatures import ContentSignature, SignContent
 from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.session_keys import Signature, SigningKey
 from coterie.nouns.instants import instant_text
+from coterie.rest import bodies, unverified_bodies
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.callers import SignFunction, add_caller_headers_if_signable
@@ -468,7 +472,7 @@ async def test_a_write_that_was_signed_with_an_old_key_is_signed_again_and_resen
     ask = follower.running.worker.ask
     old_key = SigningKey(key=b"k" * 32, algorithm="HmacSHA256")
 
-    async def ask_with_old_key(request: Request, attempt: WriteAttempt | None = None) -> Answer:
+    async def ask_with_old_key(request: HerderRequest, attempt: WriteAttempt | None = None) -> Answer:
         nonlocal signatures
         if not isinstance(request, SignContent):
             return await ask(request, attempt)
@@ -521,6 +525,72 @@ def signature_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         for record in caplog.records
         if record.name == "coterie.rest.access" and record.levelno == logging.WARNING
     ]
+
+
+FORGED = {"User": "a", "Role": "admin", "Address": "::1", "Signature": "AAAA", "Signature-Algorithm": "HmacSHA256"}
+
+
+@pytest.mark.parametrize("is_forwarded", [True, False], ids=["forwarded by a worker", "task configs"])
+async def test_few_long_bodies_are_read_before_their_signatures_are_verified(
+    workers: ServedCluster, rules: AccessRules, monkeypatch: pytest.MonkeyPatch, is_forwarded: bool
+) -> None:
+    monkeypatch.setattr(unverified_bodies, "LONG_BODIES_MAX", 2)
+    worker = await workers.serve(access=rules)
+    await until_keys(worker)
+    headers = {**JSON, **connects_signature(b"", b"another key")}
+    method, path, refused_status = "POST", "/connectors/a/tasks", 403
+    if is_forwarded:
+        now_ms = str(time.time_ns() // 1_000_000)
+        headers = {**JSON, **{f"X-Coterie-{name}": value for name, value in {**FORGED, "Time": now_ms}.items()}}
+        method, path, refused_status = "PUT", "/connectors/a/config", 503
+    bodies_begun: list[int] = []
+    body = b"[" + b" " * 100_000 + b"]"
+
+    async def send_slowly() -> AsyncIterator[bytes]:
+        yield body[:-1]
+        await may_end.wait()
+        yield body[-1:]
+
+    read_body = bodies.read_body
+
+    async def observed_read_body(request: Request) -> bytes:
+        bodies_begun.append(1)
+        return await read_body(request)
+
+    monkeypatch.setattr(bodies, "read_body", observed_read_body)
+    may_end = asyncio.Event()
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client, asyncio.TaskGroup() as group:
+        sent = [
+            group.create_task(
+                client.request(
+                    method,
+                    worker.url + path,
+                    content=send_slowly(),
+                    headers=headers if number % 2 else {**headers, "Content-Length": str(len(body))},
+                )
+            )
+            for number in range(6)
+        ]
+        await until(lambda: len(bodies_begun) >= 2)
+        # A short body does not wait for the long ones.
+        short = await client.request(method, worker.url + path, content=b"[]", headers=headers)
+        assert short.status_code == refused_status
+        assert len(bodies_begun) == 3, "two long bodies and the short one"
+        may_end.set()
+    assert [task.result().status_code for task in sent] == [refused_status] * 6
+    assert len(bodies_begun) == 7
+
+
+async def test_an_unverified_long_body_must_arrive_in_time(
+    workers: ServedCluster, rules: AccessRules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unverified_bodies, "TIME_LIMIT_S", 0.2)
+    worker = await workers.serve(access=rules)
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    writer.write(b"POST /connectors/a/tasks HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n")
+    writer.write(b"Content-Length: 100000\r\n\r\n[")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
 
 
 # -- what readers see -------------------------------------------------------------------------------------------------

@@ -23,12 +23,14 @@ from coterie.rest.callers import (
     basic_credentials,
     client_address_or_unknown,
     client_certificate_name,
+    has_signature_of_forwarding_worker,
     parse_recent_unverified_forwarded_caller,
 )
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import Endpoint, Operation, Role
 from coterie.rest.problems import NotLoggedInError, RoleMissingError, SignatureNotValidError, error_response
 from coterie.rest.request_context import Caller, context_of
+from coterie.rest.unverified_bodies import UnverifiedBodies
 from coterie.rest.users import PasswordHash, RestUser, Users
 from coterie.worker.worker import Worker
 
@@ -61,9 +63,10 @@ class AccessRules:
 class AccessGate:
     """Checks the access of clients to the endpoints of one worker, and serves the requests that are allowed."""
 
-    def __init__(self, worker: Worker, rules: AccessRules) -> None:
+    def __init__(self, worker: Worker, rules: AccessRules, unverified_bodies: UnverifiedBodies) -> None:
         self._worker = worker
         self._rules = rules
+        self._unverified_bodies = unverified_bodies
         self._passwords = _CachingPasswordChecker()
         self._signature_log_limit = LogRateLimit()
 
@@ -152,7 +155,23 @@ class AccessGate:
             nor the header ``Authorization``.
         :raises BodyTooLargeError: when another worker has forwarded the request, and its body is too large.
         :raises UnreadableBodyError: when another worker has forwarded the request, and its body was not received
-            completely.
+            completely, or not in time.
+        """
+        if has_signature_of_forwarding_worker(request):
+            # Ends with the log-in: the body stays in memory until then.
+            async with self._unverified_bodies.turn(request):
+                caller = await self._identify_forwarded_or_direct_caller(request)
+        else:
+            caller = await self._identify_direct_caller(request)
+        context_of(request).caller = caller
+        return caller
+
+    async def _identify_forwarded_or_direct_caller(self, request: Request) -> Caller:
+        """The caller of ``request``, which has a signature of a forwarding worker: the caller that its headers name;
+        if the signature is not valid, the caller of the header ``Authorization``.
+
+        :raises NotLoggedInError, SignatureNotValidError, BodyTooLargeError, UnreadableBodyError: see
+            :meth:`_identify_and_keep_caller`.
         """
         forwarded = await self._verify_forwarded_caller(request)
         if isinstance(forwarded, SignatureNotValid):
@@ -160,9 +179,7 @@ class AccessGate:
             # Without `Authorization`, the only log-in of the connection is the certificate of the forwarding worker.
             if self._rules.users is not None and "authorization" not in request.headers:
                 raise SignatureNotValidError(f"The user of a forwarded request is not known. {forwarded.reason}.")
-        caller = forwarded if isinstance(forwarded, Caller) else await self._identify_direct_caller(request)
-        context_of(request).caller = caller
-        return caller
+        return forwarded if isinstance(forwarded, Caller) else await self._identify_direct_caller(request)
 
     async def _verify_forwarded_caller(self, request: Request) -> Caller | SignatureNotValid | None:
         """The caller that another worker names in the headers of a request that it forwards; None when the headers name

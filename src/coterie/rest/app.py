@@ -27,6 +27,7 @@ from coterie.rest.resources.statuses import StatusesResource
 from coterie.rest.resources.target_states import TargetStatesResource
 from coterie.rest.resources.topics import TopicsResource
 from coterie.rest.routing import AllEndpointsRoute
+from coterie.rest.unverified_bodies import UnverifiedBodies
 from coterie.worker.worker import Worker
 
 
@@ -47,6 +48,7 @@ def create_app(
     """
     access = access or AccessRules()
     herder = HerderClient(worker, http_client)
+    unverified_bodies = UnverifiedBodies()
     resources = [
         ServerResource(worker, cluster_id=cluster_id, endpoints=endpoints).handlers(),
         MetricsResource(herder, group_id=group_id).handlers(),
@@ -58,13 +60,13 @@ def create_app(
         PluginsResource(herder).handlers(),
         OffsetsResource(herder).handlers(),
         LoggersResource(herder).handlers(),
-        InterWorkerResource(herder).handlers(),
+        InterWorkerResource(herder, unverified_bodies).handlers(),
         GroupAndWorkersResource(herder).handlers(),
     ]
     operations = {endpoint.operation for endpoint in endpoints}
     served = [{operation: handlers[operation] for operation in handlers.keys() & operations} for handlers in resources]
     return Starlette(
-        routes=[AllEndpointsRoute(endpoints, served, AccessGate(worker, access))],
+        routes=[AllEndpointsRoute(endpoints, served, AccessGate(worker, access, unverified_bodies))],
         middleware=[
             Middleware(ResponseHeadersMiddleware, rules=access.cross_origin, added_headers=access.added_headers)
         ],

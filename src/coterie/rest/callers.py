@@ -103,6 +103,11 @@ async def add_caller_headers_if_signable(request: httpx.Request, caller: Caller,
         request.headers[_ALGORITHM_HEADER] = signature.algorithm
 
 
+def has_signature_of_forwarding_worker(request: Request) -> bool:
+    """Whether ``request`` has a signature of its caller's name, which is not verified here."""
+    return _SIGNATURE_HEADER in request.headers
+
+
 async def parse_recent_unverified_forwarded_caller(
     request: Request,
 ) -> UnverifiedForwardedCaller | SignatureNotValid | None:

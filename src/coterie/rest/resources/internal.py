@@ -16,13 +16,15 @@ from coterie.rest.herder_requests import HerderClient, empty_success_response_fa
 from coterie.rest.leader import INCARNATION_HEADER
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
+from coterie.rest.unverified_bodies import UnverifiedBodies
 
 
 class InterWorkerResource:
     """The HTTP handlers of one worker for other workers' requests."""
 
-    def __init__(self, herder: HerderClient) -> None:
+    def __init__(self, herder: HerderClient, unverified_bodies: UnverifiedBodies) -> None:
         self._herder = herder
+        self._unverified_bodies = unverified_bodies
 
     def handlers(self) -> Handlers:
         """The methods of this object that handle the requests, by operation of the endpoint."""
@@ -30,9 +32,11 @@ class InterWorkerResource:
 
     async def put_task_configs(self, request: Request) -> Response:
         """Replace a connector's task configs: the request of a worker that has split the connector."""
-        body = await bodies.read_body(request)
-        # In Connect's order: an unreadable body is refused before the signature is checked.
-        configs = await bodies.parse_on_thread_if_large(bodies.parse_task_configs, body)
+        async with self._unverified_bodies.turn(request):
+            body = await bodies.read_body(request)
+            # In Connect's order: an unreadable body is refused before the signature is checked.
+            configs = await bodies.parse_on_thread_if_large(bodies.parse_task_configs, body)
+        # The herder checks the signature as soon as it receives the request.
         signature = signatures.parse_signature(request.headers, body)
         incarnation = request.headers.get(INCARNATION_HEADER)
         herder_request = PutTaskConfigs(
@@ -49,7 +53,9 @@ class InterWorkerResource:
         :raises HttpRefusal: always: a BadRequestError when the headers of the signature are invalid, a
             BodyTooLargeError or UnreadableBodyError when the body cannot be read, otherwise a HerderRefusal.
         """
-        signature = signatures.parse_signature(request.headers, await bodies.read_body(request))
+        async with self._unverified_bodies.turn(request):
+            body = await bodies.read_body(request)
+        signature = signatures.parse_signature(request.headers, body)
         answer = await self._herder.worker.ask(FenceTasks(connector=connector_in_path(request), signature=signature))
         assert isinstance(answer, RequestRefused), "every request is refused"
         raise problems.HerderRefusal(answer)
