@@ -16,7 +16,6 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.table import api_versions_values, served_apis
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.member_connection import MemberConnection
-from coterie.broker.log_rate_limit import kind_of_error
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
 from coterie.broker.security.budget import ByteBudget, PrincipalByteBudget, RequestBudgetShare
 from coterie.broker.security.principals import ANONYMOUS, Principal
@@ -24,6 +23,7 @@ from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
 from coterie.broker.settings import BrokerSettings
 from coterie.config.certificate_names import peer_distinguished_name
 from coterie.nouns.errors import WireError, WorldError
+from coterie.nouns.log_rate_limit import kind_of_error
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import (

@@ -1,1 +1,2 @@
-"""Types that all other packages use: ids, jobs, states, membership orders and events, the error tree."""
+"""Types that all other packages use: ids, jobs, states, membership orders and events, the error tree; and the rate
+limit of log messages."""

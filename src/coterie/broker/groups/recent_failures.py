@@ -1,7 +1,7 @@
 """The recent failures of one group's host: the pause before the next reload, and the failures that are logged."""
 
-from coterie.broker.log_rate_limit import LogRateLimit, kind_of_error
 from coterie.engine.backoff import doubled_delay_ms
+from coterie.nouns.log_rate_limit import LogRateLimit, kind_of_error
 from coterie.wire.errors import KafkaRefusal
 
 _PAUSE_MS = 500

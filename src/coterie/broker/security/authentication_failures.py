@@ -2,8 +2,8 @@
 fail.
 """
 
-from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.broker.security.sasl import MECHANISMS
+from coterie.nouns.log_rate_limit import LogRateLimit
 
 _NAME_SIZE_MAX = 64
 """The number of characters of a user name or of a mechanism's name that are logged."""

@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Sequence
 
-from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.broker.security.authentication_failures import AuthenticationFailureMessages
 from coterie.broker.security.authorizer import Acls, read_acls
 from coterie.broker.security.budget import PrincipalByteBudgets
@@ -12,6 +11,7 @@ from coterie.broker.settings import BrokerSettings, SecuritySettings
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.tls import server_context
 from coterie.nouns.errors import WorldError
+from coterie.nouns.log_rate_limit import LogRateLimit
 
 
 class BrokerSecurity:

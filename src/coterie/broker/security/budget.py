@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from coterie.broker.log_rate_limit import LogRateLimit
+from coterie.nouns.log_rate_limit import LogRateLimit
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.broker.storage.folder import lock_folder, make_folder_private_if_new
 from coterie.broker.storage.layout import check_is_broker_log, create_new_log_file
 from coterie.broker.storage.log_file import make_open_error
@@ -30,6 +29,7 @@ from coterie.broker.storage.transaction_store import (
 from coterie.broker.storage.uncancellable import run_uncancellable
 from coterie.broker.storage.writer import LogWriter
 from coterie.nouns.errors import WorldError
+from coterie.nouns.log_rate_limit import LogRateLimit
 from coterie.wire.batches import BatchHeader
 
 logger = logging.getLogger(__name__)
