@@ -30,7 +30,7 @@ from coterie.herder.requests.signatures import ContentSignature, SignContent
 from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.session_keys import Signature, SigningKey
 from coterie.nouns.instants import instant_text
-from coterie.rest import bodies, unverified_bodies
+from coterie.rest import access, bodies, unverified_bodies
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.callers import SignFunction, add_caller_headers_if_signable
@@ -289,6 +289,35 @@ async def test_a_wrong_login_is_401_as_in_connect(
     headers = httpx.Headers({"Authorization": authorization}, encoding="latin-1")
     answer = await worker.ask("GET", "/connectors", raw=b"", headers=headers)
     assert (answer.status_code, answer.text) == (401, "User cannot access the resource.")
+
+
+async def test_refused_logins_of_one_address_are_one_warning_a_minute(
+    workers: ServedCluster, rules: AccessRules, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr(access, "monotonic", lambda: now_s)
+    caplog.set_level(logging.WARNING)
+    worker = await workers.serve(access=rules)
+    caplog.clear()
+
+    async def status(authorization: str | None) -> int:
+        headers = {} if authorization is None else {"Authorization": authorization}
+        return (await worker.ask("GET", "/connectors", raw=b"", headers=headers)).status_code
+
+    wrong = "Basic " + base64.b64encode(b"admin:guessed-password").decode()
+    assert await status(None) == 401
+    assert caplog.messages == [], "a browser sends its first request without a log-in"
+    assert [await status(header) for header in (wrong, wrong, "Bearer x", wrong)] == [401] * 4
+    first = "The REST API has refused a log-in from 127.0.0.1: the password of 'admin' is wrong, or the user is unknown"
+    assert caplog.messages == [first]
+    now_s += 61
+    assert await status("Bearer x") == 401
+    assert caplog.messages[1:] == [
+        "The REST API has refused a log-in from 127.0.0.1: the header Authorization has another form than Basic "
+        "authentication; 3 more refused log-ins from 127.0.0.1 since the last such message"
+    ]
+    assert "guessed-password" not in caplog.text
+    assert (await worker.ask("GET", "/connectors", raw=b"", headers=login("read"))).status_code == 200
 
 
 async def test_an_unknown_path_is_404_and_options_need_a_login(workers: ServedCluster, rules: AccessRules) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ResponseHeader
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.signatures import SignatureCheckResult, VerifySignature
+from coterie.nouns.log_rate_limit import LogRateLimit
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
     SignatureNotValid,
@@ -41,6 +41,8 @@ NOT_LOGGED_IN_MESSAGE = "User cannot access the resource."
 _REMEMBERED_PASSWORDS_MAX = 1_000
 """The largest number of right passwords that are remembered. Before one more is added, all are forgotten: each is
 hashed again when it is used next."""
+_LOGGED_NAME_SIZE_MAX = 64
+"""The number of characters of a user's name that are logged."""
 _CONCURRENT_HASHES_MAX = 2
 """The number of passwords that are hashed at the same time. The limit keeps threads free for other requests while a
 client tries many passwords."""
@@ -69,6 +71,7 @@ class AccessGate:
         self._unverified_bodies = unverified_bodies
         self._passwords = _CachingPasswordChecker()
         self._signature_log_limit = LogRateLimit()
+        self._refused_logins_log_limit = LogRateLimit()
 
     async def check_login_and_serve_options(self, request: Request, allowed_methods: Sequence[str]) -> Response:
         """The response to OPTIONS: the methods of a path, ``allowed_methods``. Any user may ask for them.
@@ -224,17 +227,38 @@ class AccessGate:
         if authorization is None:
             name = client_certificate_name(request)
             user = users.get(name) if name is not None else None
-            if name is None or user is None:
+            if name is None:  # For example the first request of a browser: no log-in was refused.
                 raise NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
+            if user is None:
+                raise self._logged_login_refusal(address, f"{_quoted(name)}, the name in the certificate, is no user")
             return Caller(user=name, role=user.role, address=address)
         credentials = basic_credentials(authorization)
         if credentials is None:
-            raise NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
+            reason = "the header Authorization has another form than Basic authentication"
+            raise self._logged_login_refusal(address, reason)
         name, password = credentials
         user = users.get(name)
         if not await self._passwords.is_right_password(user, password) or user is None:
-            raise NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
+            reason = f"the password of {_quoted(name)} is wrong, or the user is unknown"
+            raise self._logged_login_refusal(address, reason)
         return Caller(user=name, role=user.role, address=address)
+
+    def _logged_login_refusal(self, address: str, reason: str) -> NotLoggedInError:
+        """The error for a log-in from ``address`` that is refused for ``reason``, after a log message: at most one
+        warning a minute for each address, with the number of log-ins that were refused since the last warning."""
+        self._refused_logins_log_limit.warn_or_debug(
+            logger,
+            address,
+            f"The REST API has refused a log-in from {address}: {reason}",
+            more=f"more refused log-ins from {address}",
+            now_s=time.monotonic(),
+        )
+        return NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
+
+
+def _quoted(name: str) -> str:
+    """The begin of ``name`` in quotes: a client can send any text as a name, which must not imitate a log message."""
+    return repr(name[:_LOGGED_NAME_SIZE_MAX])
 
 
 class _CachingPasswordChecker:
