@@ -29,7 +29,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import httpx
@@ -71,6 +71,17 @@ _REQUEST_ID_HEADER, _TIME_LEFT_HEADER, _REPEATED_HEADER = (
 """The names of the headers with which a worker describes the attempt of a write to another worker."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ForwardFailed:
+    """The other worker has not performed a forwarded write, or has not responded."""
+
+    reason: str
+    response: Response | None = None
+    """The other worker's response, a 503; None without a response."""
+    may_have_been_performed: bool = False
+    """Whether the write was sent and no response has come."""
+
+
 async def perform_or_forward_write(
     worker: Worker,
     http_client: httpx.AsyncClient,
@@ -102,28 +113,12 @@ async def perform_or_forward_write(
                 sent_since_ms = sent_since_ms or time.time_ns() // 1_000_000
                 # The herder may have waited for long before it answered.
                 attempt = replace(attempt, time_left_ms=max(_time_left_ms(ends_s), 0))
-                try:
-                    if attempt.time_left_ms == 0:
-                        raise RequestNotSentError("no time was left to send the request")
-                    response = await forward_to_worker(
-                        http_client,
-                        request,
-                        body,
-                        answer,
-                        sign,
-                        headers=_attempt_headers(attempt),
-                        timeout_s=attempt.time_left_ms / 1000 + RESPONSE_MARGIN_S,
-                    )
-                    if response.status_code != 503:
-                        return response
-                    last_response, failure = response, f"it responds {response.status_code}"
-                except RequestNotSentError as error:
-                    failure = str(error)
-                except ResponseMissingError as error:
-                    if not isinstance(write, Write):
-                        raise
-                    attempt, failure = replace(attempt, is_repeat=True), str(error)
-                last_answer: Answer = _forwarding_timeout_refusal(answer, failure, sent_since_ms)
+                outcome = await _forward_once(http_client, request, body, write, attempt, answer, sign)
+                if isinstance(outcome, Response):
+                    return outcome
+                last_response = outcome.response
+                attempt = replace(attempt, is_repeat=attempt.is_repeat or outcome.may_have_been_performed)
+                last_answer: Answer = _forwarding_timeout_refusal(answer, outcome.reason, sent_since_ms)
             case RequestRefused(problem=problem) if problem in _TEMPORARY_PROBLEMS:
                 last_answer = answer
                 if problem is Problem.UNASSIGNED:
@@ -140,6 +135,44 @@ async def perform_or_forward_write(
             return to_response_or_raise(_answer_or_unknown_earlier_outcome(last_answer, attempt))
         await asyncio.sleep(pause_ms / 1000)
         attempt = replace(attempt, time_left_ms=time_left_ms)
+
+
+async def _forward_once(
+    http_client: httpx.AsyncClient,
+    request: Request,
+    body: bytes,
+    write: ClientWrite,
+    attempt: WriteAttempt,
+    redirection: RequestRefused,
+    sign: SignFunction,
+) -> "Response | _ForwardFailed":
+    """Forward ``write``, which ``request`` with ``body`` contains, as ``attempt`` to the worker in ``redirection``.
+    Returns that worker's response unless it is a 503. Without any time left the write is not sent.
+
+    :raises ResponseMissingError: when the write was sent, no response has come, and the write cannot be looked up.
+    :raises WorldError: when the other worker's URL is invalid.
+    """
+    if attempt.time_left_ms == 0:
+        return _ForwardFailed(reason="no time was left to send the request")
+    try:
+        response = await forward_to_worker(
+            http_client,
+            request,
+            body,
+            redirection,
+            sign,
+            headers=_attempt_headers(attempt),
+            timeout_s=attempt.time_left_ms / 1000 + RESPONSE_MARGIN_S,
+        )
+    except RequestNotSentError as error:
+        return _ForwardFailed(reason=str(error))
+    except ResponseMissingError as error:
+        if not isinstance(write, Write):
+            raise
+        return _ForwardFailed(reason=str(error), may_have_been_performed=True)
+    if response.status_code != 503:
+        return response
+    return _ForwardFailed(reason=f"it responds {response.status_code}", response=response)
 
 
 def _time_left_ms(ends_s: float) -> int:
