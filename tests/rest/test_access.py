@@ -465,7 +465,7 @@ async def test_a_request_with_a_password_is_served_without_a_valid_signature_and
     worker = await workers.serve(access=rules)
     await until_keys(worker)
     wrong_key = SigningKey(key=b"k" * 32, algorithm="HmacSHA256")
-    for user, headers, status in (("read", login("read"), 200), ("nobody", {"Authorization": "Basic eDp5"}, 401)):
+    for user, headers, status in (("read", login("read"), 200), ("x", {"Authorization": "Basic eDp5"}, 401)):
         request = httpx.Request("GET", f"{worker.url}/connectors", headers=headers)
         await add_caller_headers_if_signable(
             request, Caller(user=user, role=Role.READ, address="::1"), signer_with(wrong_key)
