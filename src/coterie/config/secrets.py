@@ -95,8 +95,8 @@ class _KnownSecrets:
         self._calling_lock = threading.Lock()
         """Held while followers are called: the last call has all texts."""
         self._texts: set[str] = set()
-        self._pattern: re.Pattern[str] | None = None
-        """A pattern that matches each known secret; None while no secret is known."""
+        self._longest_first: Sequence[str] = ()
+        """The known secrets, the longest first: a secret may contain another one, and must then be found first."""
         self._followers: tuple[SecretsFollower, ...] = ()
         self._followed_texts: frozenset[str] = frozenset()
         """The texts that all followers have received."""
@@ -108,7 +108,7 @@ class _KnownSecrets:
         with self._calling_lock:
             with self._lock:
                 self._followers += (follower,)
-                in_order = self._longest_first()
+                in_order = self._longest_first
             try:
                 follower(in_order)
             except BaseException:
@@ -131,12 +131,12 @@ class _KnownSecrets:
         with self._lock:
             if not long_texts <= self._texts:
                 self._texts |= long_texts
-                self._pattern = re.compile("|".join(map(re.escape, self._longest_first())))
+                self._longest_first = sorted(self._texts, key=lambda text: (-len(text), text))
             if not self._followers or long_texts <= self._followed_texts:
                 return
         with self._calling_lock:
             with self._lock:
-                in_order, followers = self._longest_first(), self._followers
+                in_order, followers = self._longest_first, self._followers
             for follower in followers:
                 follower(in_order)
             with self._lock:
@@ -144,12 +144,11 @@ class _KnownSecrets:
 
     def hide(self, text: str) -> str:
         """``text`` with :data:`MASK` in place of each known secret in it."""
-        pattern = self._pattern
-        return text if pattern is None else pattern.sub(MASK, text)
-
-    def _longest_first(self) -> Sequence[str]:
-        """The known secrets, the longest first: a secret may contain another one, and must then be found first."""
-        return sorted(self._texts, key=lambda text: (-len(text), text))
+        # Not by one pattern of all secrets: to compile one with a secret of 1 MiB takes 13 s, and its search tries each
+        # secret at each character of the text.
+        for secret in self._longest_first:
+            text = text.replace(secret, MASK)
+        return text
 
 
 # One object for the process: the log, which must not contain the secrets, belongs to the process too.
