@@ -36,6 +36,7 @@ settings = BrokerSettings(
     group_limits=limits,
     connect_groups=ConnectGroupSettings(initial_rebalance_delay_ms=300, session_timeout_ms=30_000),
     transactions=TransactionSettings(transactional_id_expiration_ms=expiration_ms),
+    auto_create_topics=sys.argv[5] == "True",
 )
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """
@@ -44,11 +45,17 @@ START_TIMEOUT_S = 60
 
 class EmbeddedBroker:
     def __init__(
-        self, data: Path, *, connections_max: int = 2_000, transactional_id_expiration_ms: int = 604_800_000
+        self,
+        data: Path,
+        *,
+        connections_max: int = 2_000,
+        transactional_id_expiration_ms: int = 604_800_000,
+        auto_create_topics: bool = True,
     ) -> None:
         self._data = data
         self._connections_max = connections_max
         self._transactional_id_expiration_ms = transactional_id_expiration_ms
+        self._auto_create_topics = auto_create_topics
         self._process: subprocess.Popen[str] | None = None
         self.port = free_port()
 
@@ -63,8 +70,13 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start or restart the broker; returns when it listens."""
-        numbers = (self.port, self._connections_max, self._transactional_id_expiration_ms)
-        command = [sys.executable, "-c", PROGRAM, str(self._data), *map(str, numbers)]
+        settings = (
+            self.port,
+            self._connections_max,
+            self._transactional_id_expiration_ms,
+            self._auto_create_topics,
+        )
+        command = [sys.executable, "-c", PROGRAM, str(self._data), *map(str, settings)]
         with (self._data.parent / f"{self._data.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

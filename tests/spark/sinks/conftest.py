@@ -25,6 +25,25 @@ def kafka_clients(spark_jars: Path, rig: Rig) -> Any:
     return rig.session._jvm
 
 
+@pytest.fixture(scope="session")
+def broker_without_auto_creation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """Coterie's own broker with ``auto.create.topics.enable=false``: no test may kill it."""
+    broker = EmbeddedBroker(tmp_path_factory.mktemp("without-auto-creation") / "data", auto_create_topics=False)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="session")
+def kafka_with_auto_creation(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """A real Apache Kafka broker that creates missing topics, with three partitions: no test may kill it."""
+    properties = "auto.create.topics.enable=true\nnum.partitions=3\n"
+    kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("auto-creation"), properties=properties)
+    kafka.start()
+    yield kafka
+    kafka.stop()
+
+
 EXPIRATION_MS = 3_000
 """``transactional.id.expiration.ms`` of brokers that remove idle transactional ids soon."""
 

@@ -441,14 +441,38 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
         errors = await rig.config_errors(config, ())
         assert set(errors) == {key}, changes
         assert sentence in errors[key][0], changes
-    monkeypatch.undo()
-    config = {
-        name: value
-        for name, value in config_of(rig, servers, tmp_path, "refused").items()
-        if not name.startswith("topic.creation.")
-    }
-    errors = await rig.config_errors(config, ())
+
+
+def config_without_topic_creation(rig: Rig, servers: str, folder: Path, topic: str, **changes: str) -> dict[str, str]:
+    config = config_of(rig, servers, folder, topic, **changes)
+    return {name: value for name, value in config.items() if not name.startswith("topic.creation.")}
+
+
+async def test_a_missing_topic_is_refused_if_neither_config_nor_broker_creates_it(
+    rig: Rig, spark_jars: Path, broker_without_auto_creation: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = broker_without_auto_creation.bootstrap_servers
+    errors = await rig.config_errors(config_without_topic_creation(rig, servers, tmp_path, "refused"), ())
+    assert set(errors) == {"topic"}
     assert "has no topic refused; create it, or set topic.creation.default" in errors["topic"][0]
+    assert errors["topic"][0].endswith("its config auto.create.topics.enable is false")
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+async def test_a_missing_topic_is_created_if_the_broker_creates_topics(
+    rig: Rig, servers: str, tmp_path: Path, guarantee: str
+) -> None:
+    topic = f"created-{guarantee}"
+    config = config_without_topic_creation(rig, servers, tmp_path, topic, delivery__guarantee=guarantee)
+    assert await rig.config_errors(config, ()) == {}
+    assert topic not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
+    start = await rig.start(config, topic)
+    # No batch has run: the start creates the topic.
+    created = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics[topic]
+    assert len(created.partitions) == 1
+    write_file(tmp_path / "in", "0.csv", [(row, None, row) for row in range(10)])
+    await rig.wait_until(lambda: len(rows(servers, topic)) == 10)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
 
 
 @pytest.mark.parametrize(("policy", "is_valid"), [("compact,compact", True), ("compact,delete", False)])
@@ -527,6 +551,27 @@ RIGHTS = {
     "id": "allow User:alice write,describe transactional_id:coterie-ledger/*",
 }
 """The rights in docs/connectors.md, and CREATE, since neither topic exists before."""
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+async def test_without_the_right_to_read_the_brokers_config_a_missing_topic_is_refused(
+    rig: Rig, servers: str, tmp_path: Path, may_read: bool
+) -> None:
+    rules = [*RIGHTS.values(), *(["allow User:alice describe_configs cluster"] if may_read else [])]
+    with secured_broker(tmp_path, "SASL_PLAINTEXT", rules="".join(f"{line}\n" for line in rules)) as broker:
+        security = KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username=USER, password=PASSWORD)
+        overrides = {
+            f"producer.override.{name}": value for name, value in prepare_java_settings(security, tmp_path).items()
+        }
+        config = config_without_topic_creation(rig, f"127.0.0.1:{broker.port}", tmp_path, "secured") | overrides
+        errors = await rig.config_errors(config, ())
+        if may_read:
+            assert errors == {}
+            return
+        assert set(errors) == {"topic"}
+        assert "has no topic secured; create it, or set topic.creation.default" in errors["topic"][0]
+        assert "auto.create.topics.enable, for which its user needs DESCRIBE_CONFIGS" in errors["topic"][0]
+        assert PASSWORD not in errors["topic"][0]
 
 
 @pytest.mark.parametrize("lacking", [None, *RIGHTS])

@@ -53,7 +53,12 @@ KILLED_ON_BOTH = pytest.mark.parametrize(
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> str:
     """The embedded broker, and for marked tests also a real Kafka."""
-    kinds = {"embedded": "embedded_broker", "kafka": "real_kafka"}
+    kinds = {
+        "embedded": "embedded_broker",
+        "without auto creation": "broker_without_auto_creation",
+        "kafka": "real_kafka",
+        "kafka with auto creation": "kafka_with_auto_creation",
+    }
     broker = request.getfixturevalue(kinds[getattr(request, "param", "embedded")])
     assert isinstance(broker, (EmbeddedBroker, RealKafka))
     return broker.bootstrap_servers
@@ -498,14 +503,34 @@ def test_the_next_start_looks_up_a_commit_without_a_response_in_the_ledger(
     assert scene.numbers() == rows(3)
 
 
+@pytest.mark.parametrize(
+    "servers", ["without auto creation", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
+)
 def test_a_missing_topic_is_named_unless_it_may_be_created(scene: Scene) -> None:
     creation = {key: value for key, value in scene.keys.items() if key.startswith("topic.creation.")}
     for key in creation:
         del scene.keys[key]
-    with pytest.raises(WorldError, match=rf"has no topic {scene.topic}; create it, or set topic\.creation"):
+    with pytest.raises(WorldError, match=rf"has no topic {scene.topic}; create it, or set topic\.creation") as raised:
         scene.own()
+    assert str(raised.value).endswith("its config auto.create.topics.enable is false")
     scene.keys |= creation
     scene.own()
+
+
+@pytest.mark.parametrize(
+    ("servers", "partitions"),
+    [("embedded", 1), pytest.param("kafka with auto creation", 3, marks=pytest.mark.kafka)],
+    indirect=["servers"],
+)
+def test_a_missing_topic_is_created_with_the_brokers_defaults_if_the_broker_creates_topics(
+    scene: Scene, partitions: int
+) -> None:
+    for key in [key for key in scene.keys if key.startswith("topic.creation.")]:
+        del scene.keys[key]
+    scene.write(scene.own(), 0)
+    assert scene.numbers() == rows(1)
+    with kafka_admin(target_of(scene.keys).producer_properties, scene.java) as admin:
+        assert len(admin.list_partitions([scene.topic])) == partitions
 
 
 def test_an_unreachable_cluster_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

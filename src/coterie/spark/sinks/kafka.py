@@ -43,11 +43,11 @@ from coterie.spark.sinks.kafka_writer import (
     KafkaWriter,
     NewTopic,
     SendFunction,
+    UncreatableTopicError,
     creatable_topics,
     create_missing_topics_or_raise,
     find_absent_topics,
     ledger_policy_error,
-    missing_topic_message,
     spark_producer_pool,
 )
 from coterie.spark.sources.kafka_client import (
@@ -338,9 +338,7 @@ def _find_first_cluster_error(config: PrefixedConfig) -> dict[str, list[str]]:
     try:
         with kafka_admin(target.producer_properties) as admin:
             absent_names = find_absent_topics(admin, target)
-            if target.topic in absent_names and target.topic_creation is None:
-                return config.error_by_key("topic", missing_topic_message(target))
-            for new_topic in creatable_topics(target, absent_names):
+            for new_topic in creatable_topics(admin, target, absent_names):
                 try:
                     admin.create_topic_if_absent(
                         new_topic.name,
@@ -356,6 +354,8 @@ def _find_first_cluster_error(config: PrefixedConfig) -> dict[str, list[str]]:
             has_ledger = target.guarantee is DeliveryGuarantee.EXACTLY_ONCE and target.ledger_topic not in absent_names
             if has_ledger and (policy_error := ledger_policy_error(admin, target)) is not None:
                 return config.error_by_key("ledger.topic", policy_error)
+    except UncreatableTopicError as error:
+        return config.error_by_key("topic", str(error))
     except WorldError as error:
         return config.error_by_key(PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS, str(error))
     return {}

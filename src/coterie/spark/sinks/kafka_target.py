@@ -161,7 +161,8 @@ class KafkaTarget:
     topic: str | None
     """The topic of all records; None when the rows contain the topic of each record."""
     topic_creation: TopicCreationSettings | None
-    """The settings with which ``topic`` is created if it is missing; None when it must not be created."""
+    """The settings with which ``topic`` is created if it is missing; None when the config has none: then the broker's
+    config determines whether it is created."""
     key_serializer: Serializer
     value_serializer: Serializer
     key_fields: tuple[str, ...]
@@ -401,7 +402,7 @@ def _producer_properties(config: PrefixedConfig, guarantee: DeliveryGuarantee, t
 
 
 def _topic_creation_settings_if_set(config: PrefixedConfig, topic: str | None) -> TopicCreationSettings | None:
-    """The settings under ``topic.creation.default.``; None when none is set: then a missing topic is not created.
+    """The settings under ``topic.creation.default.``; None when none is set.
 
     :raises ConfigError: when one is set and ``topic`` is None, or when the number of partitions or the replication
         factor is missing.

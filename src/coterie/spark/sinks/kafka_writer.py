@@ -53,6 +53,7 @@ from coterie.spark.sinks.kafka_target import (
     TOPIC_CREATION_PREFIX,
     TRANSACTION_TIMEOUT,
     KafkaTarget,
+    TopicCreationSettings,
 )
 from coterie.spark.sources.kafka_client import (
     KafkaAdmin,
@@ -96,12 +97,19 @@ LARGER_RECORDS_ADVICE = (
     "and the topic's max.message.bytes"
 )
 """Advice after :data:`RECORD_TOO_LARGE_EXCEPTION`."""
+AUTO_CREATION_CONFIG = "auto.create.topics.enable"
+"""The broker config that states whether the broker creates a missing topic when a producer writes to the topic."""
 AUTHORIZATION_EXCEPTIONS = ("AuthorizationException", "AuthenticationException")
 """Ends of the class names of Kafka's exceptions for a missing right and for a failed login."""
 
 SendFunction = Callable[[Any, Any], None]
 """A function that sends the records of a batch. Its arguments are a KafkaProducer, and this producer's properties
 (java.util.Map), by which Spark's pool of producers finds it."""
+
+
+class UncreatableTopicError(WorldError):
+    """The topic of all records does not exist, the config has no settings to create it, and the broker does not create
+    it, or the broker's config cannot be read."""
 
 
 class KafkaWriter:
@@ -571,7 +579,7 @@ class NewTopic:
     name_config_key: str
     """The config key that contains the topic's name."""
     replication_config_key: str
-    """The config key that contains the replication factor; for the ledger, which has none, the key of its name."""
+    """The config key that contains the replication factor; the key of the topic's name if no key contains it."""
     name: str
     partitions: int
     replication_factor: int
@@ -579,28 +587,31 @@ class NewTopic:
 
 
 def create_missing_topics_or_raise(admin: KafkaAdmin, target: KafkaTarget) -> None:
-    """Create the topics of ``target`` that are missing: the ledger topic (with exactly-once), the topic of bad records
-    and, if the config has settings for it, the topic of all records.
+    """Create the topics of ``target`` that are missing: see :func:`creatable_topics`.
 
-    :raises WorldError: when the cluster does not respond or rejects a topic, or the topic of all records is missing and
-        the config has no settings to create it.
+    :raises UncreatableTopicError: see :func:`creatable_topics`.
+    :raises WorldError: when the cluster does not respond or rejects a topic.
     """
-    absent = find_absent_topics(admin, target)
-    if target.topic in absent and target.topic_creation is None:
-        raise WorldError(missing_topic_message(target))
-    for new_topic in creatable_topics(target, absent):
+    for new_topic in creatable_topics(admin, target, find_absent_topics(admin, target)):
         admin.create_topic_if_absent(
             new_topic.name, new_topic.partitions, new_topic.replication_factor, new_topic.configs
         )
 
 
-def creatable_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
-    """The settings of each topic in ``absent`` that may be created."""
+def creatable_topics(admin: KafkaAdmin, target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
+    """The settings of each topic in ``absent``, the missing topics of ``target``. If the config has no settings for the
+    topic of all records, the broker's config determines whether this topic may be created.
+
+    :raises UncreatableTopicError: before the first topic, when the topic of all records must not be created.
+    :raises UnreachableError: before the first topic, when the cluster does not respond.
+    """
     creation, dead_letter_topic = target.topic_creation, target.dead_letter_topic
-    if target.topic is not None and target.topic in absent and creation is not None:
+    if target.topic is not None and target.topic in absent:
+        replication_config_key = "topic" if creation is None else TOPIC_CREATION_PREFIX + "replication.factor"
+        creation = creation or _topic_creation_settings_of_broker(admin, target)
         yield NewTopic(
             name_config_key="topic",
-            replication_config_key=TOPIC_CREATION_PREFIX + "replication.factor",
+            replication_config_key=replication_config_key,
             name=target.topic,
             partitions=creation.partitions,
             replication_factor=creation.replication_factor,
@@ -626,6 +637,29 @@ def creatable_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[New
         )
 
 
+def _topic_creation_settings_of_broker(admin: KafkaAdmin, target: KafkaTarget) -> TopicCreationSettings:
+    """The settings with which the broker creates the missing topic of ``target`` when a producer writes to it: the
+    broker's defaults. Kafka Connect leaves the creation to the broker in this way if the config has no settings.
+
+    :raises UncreatableTopicError: when the broker does not create topics, or its config cannot be read.
+    :raises UnreachableError: when the cluster does not respond.
+    """
+    try:
+        value = admin.read_broker_config(AUTO_CREATION_CONFIG)
+    except UnreachableError:
+        raise
+    except WorldError as error:
+        reason = (
+            f"The sink cannot read the broker's config {AUTO_CREATION_CONFIG}, for which its user needs "
+            f"DESCRIBE_CONFIGS on the cluster: {error}"
+        )
+        raise UncreatableTopicError(missing_topic_message(target, reason)) from error
+    if value != "true":
+        reason = f"The broker does not create the topic: its config {AUTO_CREATION_CONFIG} is {value or 'missing'}"
+        raise UncreatableTopicError(missing_topic_message(target, reason))
+    return TopicCreationSettings(partitions=-1, replication_factor=-1, configs={})
+
+
 def find_absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
     """The topics of ``target`` that do not exist, sorted."""
     try:
@@ -635,11 +669,12 @@ def find_absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...
     return ()
 
 
-def missing_topic_message(target: KafkaTarget) -> str:
-    """Error message: the topic of ``target`` does not exist, and what the user can do."""
+def missing_topic_message(target: KafkaTarget, reason: str) -> str:
+    """Error message: the topic of ``target`` does not exist, what the user can do, and ``reason``, a sentence without a
+    full stop: why the topic is not created."""
     return (
         f"{target.cluster_description} has no topic {target.topic}; create it, or set "
-        "topic.creation.default.partitions and topic.creation.default.replication.factor"
+        f"topic.creation.default.partitions and topic.creation.default.replication.factor. {reason}"
     )
 
 

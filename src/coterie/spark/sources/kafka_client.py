@@ -238,15 +238,24 @@ class KafkaAdmin:
 
     def read_topic_config(self, topic: str, name: str) -> str:
         """The value of the config ``name`` of ``topic``."""
+        return str(self._describe_configs("TOPIC", topic).get(name).value())
+
+    def read_broker_config(self, name: str) -> str | None:
+        """The value of the config ``name`` of any one broker of the cluster; None when the broker does not report this
+        config. The client's user needs the right DESCRIBE_CONFIGS on the cluster."""
+        nodes = self._await_result(self._client.describeCluster().nodes())
+        if nodes.isEmpty():
+            raise UnreachableError(f"Kafka at {self._bootstrap_servers} reported no broker")
+        entry = self._describe_configs("BROKER", nodes.iterator().next().idString()).get(name)
+        return None if entry is None else str(entry.value())
+
+    def _describe_configs(self, resource_type: str, resource_name: str) -> Any:
+        """The configs of one config resource: a ``Config`` of Java. ``resource_type``: Kafka's name of the type."""
         resources = self._java.org.apache.kafka.common.config
-        resource = resources.ConfigResource(getattr(resources, "ConfigResource$Type").TOPIC, topic)
+        type_ = getattr(getattr(resources, "ConfigResource$Type"), resource_type)
+        resource = resources.ConfigResource(type_, resource_name)
         resources_to_describe = self._java.java.util.Collections.singletonList(resource)
-        return str(
-            self._await_result(self._client.describeConfigs(resources_to_describe).all())
-            .get(resource)
-            .get(name)
-            .value()
-        )
+        return self._await_result(self._client.describeConfigs(resources_to_describe).all()).get(resource)
 
     def alter_group_offsets(self, group_id: str, positions: Mapping[TopicIdPartition, int]) -> None:
         """Commit ``positions``, by partition the offset of the next record to read, for the consumer group
