@@ -28,7 +28,7 @@ WORKERS = 3
 ROWS = 5
 """Rows per partition in each quarter of an interval, so that a task that starts has rows to read."""
 
-_STOPPED = re.compile(r"^(\S+ \S+) .*?: Task (\S+)-(\d+): stopped ", re.MULTILINE)
+_STOPPED = re.compile(r"^(\S+ \S+) .*?: Task (\S+)-(\d+): the query has stopped ", re.MULTILINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

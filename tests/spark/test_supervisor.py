@@ -70,7 +70,7 @@ async def test_a_task_taken_during_a_commit_is_reported_at_once_and_other_tasks_
         assert rows_of(tmp_path / "long" / "out") == [], "the effect has ended too early"
     finally:
         go_on.set()
-    stopped = f"Task {long.task}: stopped without its checkpoint, which another start has taken over"
+    stopped = f"Task {long.task}: the query has stopped without its checkpoint, which another start has taken over"
     await rig.wait_until(lambda: any(message.startswith(stopped) for message in caplog.messages))
     await rig.runtime.stop(neighbour.task, grace_ms=10_000)
 

@@ -24,7 +24,7 @@ class RevocationReason(StrEnum):
     CLAIM = "claim"
     """Other members claim the job, or this member is static and does not claim it."""
     DRAIN = "drain"
-    """The member drains, and another member may run the job."""
+    """The member drains, and a member that does not drain may run the job."""
     BALANCE = "balance"
     """The member has more jobs than its quota."""
     REPEATED = "repeated"

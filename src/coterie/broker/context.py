@@ -45,7 +45,7 @@ class BrokerContext:
     codec_thread: SerialThread = field(default_factory=SerialThread)
     """Decodes requests and encodes responses that have too many elements for the event loop."""
     young_object_collector: YoungObjectCollector = field(default_factory=YoungObjectCollector)
-    """Counts each request after the authentication."""
+    """Counts each request after the authentication, and after a number of them collects young objects."""
 
     def connect_groups_owning_id(self, group_id: str) -> ConnectGroups | None:
         """The broker's ``connect_groups`` if ``group_id`` is the id of a connect group; None if it is the id of a

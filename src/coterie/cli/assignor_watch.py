@@ -28,9 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class AssignorMetadataWatch:
-    """Calls `ConnectAssignor.metadata` of each assignor of a worker, and reports the changes: when the worker starts,
-    when :meth:`read_metadata_soon` requests it, and at intervals. Call :meth:`read_offered_assignors` first, on the
-    event loop of :meth:`run`: a request of :meth:`read_metadata_soon` before that call is ignored.
+    """Calls `ConnectAssignor.metadata` of each assignor of a worker: when the worker starts, when
+    :meth:`read_metadata_soon` requests it, and at intervals. Reports changes of the metadata, and each new reason for
+    which an assignor wants a new computation. Call :meth:`read_offered_assignors` first, on the event loop of
+    :meth:`run`: a request of :meth:`read_metadata_soon` before that call is ignored.
 
     A call that fails, blocks or returns invalid metadata at the start of the worker is an error. Later such a call
     changes nothing: the coordinator keeps the metadata that it has. The first of several such calls in succession is

@@ -146,8 +146,8 @@ class ConfigKey:
         """All error messages about ``value``; empty when it is valid. None has the same meaning as in
         :meth:`value_error`.
 
-        As in Connect, the validator receives a null in place of a value that is not of the key's type. A validator of
-        numbers rejects the null with a second message.
+        A value that is not of the key's type gets a second message if the validator is a :class:`Range`: as in Connect,
+        the range receives a null in place of the value, and rejects the null. Other validators add no message.
         """
         message = self.value_error(value)
         if message is None:

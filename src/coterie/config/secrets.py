@@ -180,14 +180,15 @@ def hide_secrets(text: str) -> str:
 
 
 def add_secrets_follower_and_call_it(follower: SecretsFollower) -> None:
-    """Call ``follower`` with all values of references that this process has resolved: once now, and again for each new
-    value, until :func:`remove_secrets_follower`. :func:`register_secret_to_hide` makes the later calls before it
-    returns.
+    """Call ``follower`` now with the list of all texts to hide (the values of references that this process has
+    resolved, and other forms of these values), and again with the complete list whenever texts were added, until
+    :func:`remove_secrets_follower`. :func:`register_secret_to_hide` makes the later calls before it returns.
 
     A follower that cannot hide a value must raise SecretNotHiddenError. :func:`register_secret_to_hide` then raises it
     to its caller, which must not use the value.
 
-    :raises SecretNotHiddenError: when the call now raises it; ``follower`` is then not called again.
+    :raises SecretNotHiddenError: when the call now raises it. After any exception of this call, ``follower`` is not
+        called again.
     """
     _known_secrets.add_follower_and_call_it(follower)
 

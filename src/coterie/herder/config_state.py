@@ -225,7 +225,7 @@ class ConfigState:
         return self._connectors.get(name)
 
     def target_state(self, name: ConnectorName) -> TargetState:
-        """The connector's target state; STARTED when none was written."""
+        """The connector's target state; STARTED when none was written, also for an unknown connector."""
         return self._target_states.get(name, TargetState.STARTED)
 
     def written_request(self, request: ClientRequestId) -> WrittenRequest | None:

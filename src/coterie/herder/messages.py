@@ -529,9 +529,9 @@ class StopConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTaskStart:
-    """The start or restart of a task that was ordered before is no longer needed: end it if it has not returned within
-    ``grace_ms``. Not a chore: it has no result. The result of the start is a TaskStarted or TaskStartFailed, as for
-    every start."""
+    """The start or restart of a task that was ordered before is no longer needed: abandon its call if the call has not
+    returned within ``grace_ms``. The call's thread cannot be ended: it counts as lost until the call returns. Not a
+    chore: it has no result. The result of the start is a TaskStarted or TaskStartFailed, as for every start."""
 
     task: ConnectorTaskId
     grace_ms: int

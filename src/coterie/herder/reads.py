@@ -77,7 +77,8 @@ def answer_ready_reads(turn: Turn) -> None:
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    """Refuse all reads and orders about tasks that wait for the config log."""
+    """Refuse all reads, and all orders to restart a task, that wait for the config log. Their timers are not cancelled,
+    and have no effect without the request."""
     for id_ in list(turn.herder.requests.reads):
         del turn.herder.requests.reads[id_]
         turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))

@@ -194,8 +194,9 @@ class TaskRetrying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHalted:
-    """``halt_all_tasks`` ended the task. It may start here again only after the group has confirmed that it is assigned
-    to this worker."""
+    """The runtime has ended the task without an order to stop it, because this worker may have lost the task:
+    ``halt_all_tasks`` was called. It may start here again only after the group has confirmed that it is assigned to
+    this worker."""
 
     task: ConnectorTaskId
 

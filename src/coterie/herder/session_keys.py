@@ -32,7 +32,7 @@ class SessionKeySettings:
     signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """The MAC algorithm with which this worker signs."""
     verification_algorithms: tuple[str, ...] = (defaults.INTER_WORKER_ALGORITHM,)
-    """The MAC algorithms that this worker accepts as the leader."""
+    """The MAC algorithms that this worker accepts in the signatures of other workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,8 @@ class Signature:
     algorithm: str
     mac: bytes = field(repr=False)
     body: bytes = field(repr=False)
-    """Exactly the signed bytes: the body of the request."""
+    """Exactly the signed bytes: the body of the request; for a request that a worker forwards for a user, a text made
+    of the request's line, headers and body (:mod:`coterie.rest.callers`)."""
 
     def is_valid(self, key: SessionKey) -> bool:
         """Whether the signature was made with ``key``. The time of the comparison does not depend on how many bytes are

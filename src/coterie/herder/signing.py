@@ -200,8 +200,8 @@ def on_session_key_append_failed(turn: Turn, made_key_number: int, reason: str) 
         rotation.state = KeyRetryPending(retry_at_ms=turn.now_ms + RETRY_MS)
         turn.emit(
             WriteLogMessage(
-                text=f"A session key could not be written to the config topic; the next attempt is in {RETRY_MS} ms: "
-                f"{reason}"
+                text=f"A session key could not be written to the config topic; in {RETRY_MS} ms this worker makes "
+                f"another key, if one is still needed: {reason}"
             )
         )
         rotate_session_key_if_due(turn)

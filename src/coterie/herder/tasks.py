@@ -308,9 +308,9 @@ def on_died(turn: Turn, event: TaskDied) -> None:
 
 
 def on_halted(turn: Turn, event: TaskHalted) -> None:
-    """The task was ended because the event loop was blocked: it may start here again only after the group has confirmed
-    that it is assigned to this worker."""
-    _mark_ownership_unconfirmed(turn, event.task, "halted because this worker's event loop was blocked")
+    """The task was ended because the event loop or the herder was blocked: it may start here again only after the group
+    has confirmed that it is assigned to this worker."""
+    _mark_ownership_unconfirmed(turn, event.task, "halted because this worker's event loop or herder was blocked")
 
 
 def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:

@@ -47,8 +47,8 @@ class StartRetryPending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipUnconfirmed:
-    """Another worker took the task's checkpoint over, or the task was halted because the event loop was blocked. The
-    task may start here again after the coordinator has answered a heartbeat that was sent later than
+    """Another worker took the task's checkpoint over, or the task was halted because the event loop or the herder was
+    blocked. The task may start here again after the coordinator has answered a heartbeat that was sent later than
     ``unconfirmed_since_ms``."""
 
     unconfirmed_since_ms: int

@@ -104,7 +104,8 @@ class SetWorkerState:
     owned: Jobs
     """The jobs that run on this worker or are assigned to it."""
     draining: bool = False
-    """Whether this worker is being drained: the leader moves its jobs to other workers while they still run here."""
+    """Whether this worker is being drained: the assignor moves its jobs to other workers. Each job runs here until it
+    is revoked, and starts on another worker only after it has stopped here."""
     allowed_jobs_until_restart: Jobs | None = None
     """The only jobs that this worker may run until it is restarted: those of its jobs that it has started. Set after
     too many of its threads have hung in plug-ins (``plugin.lost.threads.max``). None: it takes new jobs."""

@@ -47,7 +47,8 @@ class SnapshotMember:
     current: Jobs = NO_JOBS
     """The jobs that are assigned to the member now."""
     pending: Jobs = NO_JOBS
-    """The jobs that were revoked from the member and that it has not given back."""
+    """The jobs that were revoked from the member and that it has not given back, so that they may still be stopping
+    there. None of them is in ``current``."""
     former_jobs: Jobs = NO_JOBS
     """The jobs that were deferred for the member until it returned: it had them when it left the group. Empty after the
     next target assignment."""

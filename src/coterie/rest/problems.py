@@ -68,8 +68,9 @@ class BadRequestError(HttpRefusal):
 
 
 class NotFoundError(HttpRefusal):
-    """An object that the path or the body names does not exist; the request is refused before it reaches the
-    herder."""
+    """This worker does not have the logger in the path, or there is no log level with the name in the body (404 as in
+    Connect). The request is refused before it reaches the herder, which itself refuses unknown connectors and
+    tasks."""
 
     status = 404
 

@@ -18,8 +18,10 @@ class Caller:
     """The user's name; None when users need not log in, and for another worker's own signed request."""
     role: Role
     address: str
-    """The IP address of the client (:func:`callers.client_address_or_unknown`). If another worker asks for this
-    worker's state: the advertised ``host:port`` of that worker."""
+    """From where the request was sent, only for log messages and the audit log: the client's IP address
+    (:func:`callers.client_address_or_unknown`), or ``unknown``. For a request that another worker forwards: the
+    client's address as that worker has signed it. If another worker asks for this worker's state: the advertised
+    ``host:port`` of that worker."""
 
 
 @dataclass(slots=True, kw_only=True)

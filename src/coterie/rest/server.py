@@ -254,7 +254,7 @@ class _RequestLimiter:
         self._running = 0
         self._unlogged_refusals = 0
         self._logged_at_s: float | None = None
-        """The time of the last log line, by the event loop's clock; None before the first."""
+        """The time of the last log line about refused requests, by the event loop's clock; None before the first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._running >= REQUESTS_MAX:

@@ -98,14 +98,16 @@ CallState: TypeAlias = WaitingCall | RunningCall | TimedOutCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredCall:
-    """A call whose time limit is over: its own, or that of ``stage``, its innermost open stage. An outer stage has no
-    time limit while another stage is open in it. A call that still waited was in no stage, and was removed."""
+    """A call of which a time limit is over: that of the whole call, or that of its innermost open stage.
+    ``has_stage_expired`` tells which. An outer stage has no time limit while another stage is open in it. A call that
+    still waited was in no stage, and was removed."""
 
     call_id: CallId
     stage: CallStage | None
-    """The innermost stage; None if the call was in no stage, or still waited."""
+    """The innermost open stage, also if the time limit of the whole call is over; None if the call was in no stage, or
+    still waited."""
     has_stage_expired: bool
-    """Whether the time limit of the stage is over. Otherwise that of the whole call is over."""
+    """Whether the time limit of ``stage`` is over. If False, that of the whole call is over."""
 
 
 def time_counted_as_running_s(queue: CallQueueSpec, *, hanging_count: int) -> float:
@@ -160,8 +162,9 @@ class CallLedger:
         return started
 
     def begin_stage_unless_timed_out(self, call_id: CallId, stage: CallStage) -> bool:
-        """Begin ``stage`` in a running call; an outer stage has no time limit meanwhile. If the outer stage has no time
-        limit, ``stage`` has none either. Returns False, without a change, when the call has timed out."""
+        """Begin ``stage`` in a running call. Meanwhile an outer stage has no time limit; the time limit of the whole
+        call stays. If the outer stage has no time limit, ``stage`` has none either. Returns False, without a change,
+        when the call has timed out."""
         match self._states[call_id]:
             case RunningCall(open_stages=stages) as state:
                 if stages and stages[-1].deadline_s is None:

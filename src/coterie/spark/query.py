@@ -325,14 +325,14 @@ class TaskQuery:
             self.fence.close_and_wait()
             self._is_between_batches.wait()
         log.info(
-            "Task %s: stopped %s after %d ms",
+            "Task %s: the query has stopped %s; the stop took %d ms",
             self.task,
             self._stopping_point_text(),
             (time.monotonic() - started_at_s) * 1000,
         )
 
     def _stopping_point_text(self) -> str:
-        """Where the query has stopped, as the end of the clause "stopped ..."."""
+        """Where the query has stopped, as the end of the clause "the query has stopped ..."."""
         planned, committed = (last_batch_id_in_log(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
         if (
             self.was_checkpoint_taken_over

@@ -347,7 +347,8 @@ class SparkTaskRuntime:
 
     def _end_runs_after_jvm_exit(self, reason: str) -> None:
         """The JVM has ended unexpectedly: reject further commits of all splits and tasks, end all runs that have a
-        query, and report :class:`RuntimeDied` with ``reason``."""
+        query, and report one :class:`RuntimeDied` with ``reason``. No event of a single task is reported: the worker
+        leaves the group and ends."""
         self._jvm_exit_reason = reason
         self._splitter.close_fences_nowait()
         self._supervisor.end_runs_without_stopping_queries()

@@ -198,11 +198,13 @@ class Source(Protocol):
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether the planned batch ``batch_id`` is small (:data:`SMALL_BATCH_ROWS_MAX`,
-        :data:`SMALL_BATCH_BYTES_MAX`), so that all its rows fit into the driver's memory. Judged by the plan in
-        ``checkpoint``: no row is counted.
+        :data:`SMALL_BATCH_BYTES_MAX`), so that all its rows fit into the driver's memory. False also when this is
+        unknown. Estimated from the plan in ``checkpoint`` and, depending on the source, from a few sample records or
+        the metadata of the files: the batch itself is not read, but the source may be contacted.
 
         :raises BatchTooLargeError: when a Spark partition would be too large. The query must then be started again:
             the :meth:`read` of its next start uses smaller Spark partitions for the same batch.
+        :raises UnreachableError, WorldError: when the source has to be contacted and does not respond as needed.
         """
         ...
 
@@ -263,7 +265,8 @@ class Batch:
     rows: DataFrame
     """The rows, with the columns of :meth:`Sink.to_sink_columns`."""
     is_small: bool
-    """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
+    """Whether all rows may be collected on the driver at once: an estimate from before the rows are read
+    (:meth:`Source.is_batch_small`)."""
     compute_has_bounded_spark_partitions: Callable[[], bool] = lambda: False
     """Returns the result of :meth:`Source.has_bounded_spark_partitions` for the batch."""
     bad_row_separator_for_atomic_sink: BadRowSeparator | None = None

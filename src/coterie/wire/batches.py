@@ -124,7 +124,8 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
-    """One record to write. ``value`` None writes a tombstone."""
+    """The content of one record to write; the record's offset and timestamp come from the batch
+    (:func:`encode_batch`). ``value`` None writes a tombstone."""
 
     key: bytes | None
     value: bytes | None

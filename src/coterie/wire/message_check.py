@@ -251,7 +251,9 @@ def _make_compact_bytes_walk(*, is_string: bool) -> _TypeWalk:
     def walk(message: _MessageBytes, position: int) -> int:
         size, position = message.read_uvarint(position)
         if is_string and size - 1 > STRING_SIZE_MAX:
-            raise WireError(f"a string of {size - 1} bytes is longer than any version of Kafka's messages allows")
+            raise WireError(
+                f"a string has a stated size of {size - 1} bytes; the maximum in Kafka's messages is {STRING_SIZE_MAX}"
+            )
         return message.skip(position, size - 1) if size else position
 
     return _TypeWalk(walk, 1)

@@ -448,8 +448,8 @@ class ChorePerformer:
         except WorldError as error:
             if not isinstance(error, WriterFencedError):  # Fenced lines are written again.
                 logger.warning(
-                    "%d lines could not be written to the config topic: %s. Check that the topic of "
-                    "config.storage.topic exists and that this worker may write to it",
+                    "The append of %d lines to the config topic has failed: %s. Check that the brokers can be reached, "
+                    "that the topic of config.storage.topic exists and that this worker may write to it",
                     len(chore.lines),
                     error,
                 )

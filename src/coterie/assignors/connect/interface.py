@@ -90,8 +90,8 @@ class ConnectAssignor(Protocol):
 
         Called when the worker starts, after each `on_assignment`, and every 5 s. A change is in the next heartbeat,
         which is sent at once. The time limit of a call is 5 s. If the first call fails or returns invalid metadata, the
-        worker does not start. If a later one does, a warning with the assignor's name is logged once, and the
-        coordinator keeps the metadata that it has."""
+        worker does not start. If a later one does, the coordinator keeps the metadata that it has; for the first of
+        several such calls in succession, a warning with the assignor's name is logged."""
         ...
 
     def assign(self, group: GroupSnapshot) -> ComputedTarget:

@@ -41,7 +41,11 @@ async def _add_partitions(broker: BrokerContext, asked: Any, name_counts: Counte
         is unchanged.
     """
     if name_counts[asked.name] > 1:
-        raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic name.")
+        raise KafkaRefusal(
+            ErrorCode.invalid_request,
+            f"The request contains the topic {asked.name} more than once, so it does not change this topic: send it "
+            "once.",
+        )
     topic = broker.log.topics.get(asked.name)
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)

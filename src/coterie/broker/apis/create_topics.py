@@ -74,7 +74,11 @@ async def _create_topic(
     :raises WorldError: when the log cannot be written. After each error the topic was not created.
     """
     if name_counts[new_topic.name] > 1:
-        raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic in request.")
+        raise KafkaRefusal(
+            ErrorCode.invalid_request,
+            f"The request contains the topic {new_topic.name} more than once, so it does not create this topic: send "
+            "it once.",
+        )
     check_new_topic_name(broker, new_topic.name)
     partitions = (
         _check_assignments_and_count_partitions(new_topic)

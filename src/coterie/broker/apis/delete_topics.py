@@ -78,12 +78,18 @@ async def _delete_topic(
     if name is not None and topic_id is not None:
         raise KafkaRefusal(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
     if key_counts[asked] > 1:
-        raise KafkaRefusal(ErrorCode.invalid_request, f"Duplicate topic {'name' if topic_id is None else 'id'}.")
+        topic_text = f"name {name}" if topic_id is None else f"id {topic_id}"
+        raise KafkaRefusal(
+            ErrorCode.invalid_request,
+            f"The request contains the topic {topic_text} more than once, so it does not delete this topic: send it "
+            "once.",
+        )
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition if topic_id is None else ErrorCode.unknown_topic_id)
     if name is None and (topic.name, None) in key_counts:
         raise KafkaRefusal(
-            ErrorCode.invalid_request, "The request contains this topic twice: by its name and by its id."
+            ErrorCode.invalid_request,
+            "The request contains this topic twice, by its name and by its id, so it does not delete it: send it once.",
         )
     if is_internal_topic(topic.name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The internal topic {topic.name} cannot be deleted.")

@@ -59,7 +59,8 @@ class _PartitionData:
     data: bytes = b""
     """Whole batches."""
     aborted_transactions: Sequence[AbortedTransaction] = ()
-    """The aborted transactions with records in ``data``; empty unless the request reads committed records."""
+    """The aborted transactions that overlap with the range from the fetch offset to the end of ``data``: at least those
+    with records in ``data``. Empty unless the request reads committed records."""
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:

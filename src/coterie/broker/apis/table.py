@@ -100,8 +100,9 @@ def served_apis(settings: BrokerSettings) -> Mapping[int, KafkaApi]:
 
 
 def api_versions_values(error: ErrorCode, settings: BrokerSettings) -> Values:
-    """The values of an ApiVersions response with this error code: the supported versions of each API that a broker
-    with these settings serves, and the features."""
+    """The values of an ApiVersions response with this error code: the advertised versions of each API that a broker
+    with these settings serves, and the features. The lowest advertised version may be lower than the lowest that is
+    served (:attr:`.KafkaApi.advertised_version_min`)."""
     return {
         "error_code": error,
         "api_keys": [

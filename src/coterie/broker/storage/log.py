@@ -103,7 +103,7 @@ class BrokerLog:
 
     def __init__(self, store: Store, reader: StoreReader, loop: asyncio.AbstractEventLoop, *, is_new: bool) -> None:
         self.is_new = is_new
-        """Whether this start created the log."""
+        """Whether there was no log file when the log was opened, so that an empty one was created."""
         self._store = store
         self._reader = reader
         self._loop = loop

@@ -57,7 +57,8 @@ class LogWriter:
         return future
 
     def close(self) -> None:
-        """End the thread after all queued writes are done. Blocks until then. No write may be submitted afterwards."""
+        """End the thread after all queued writes are done. Blocks until then. No write may be submitted afterwards: it
+        would never be done, and its future would have no result."""
         self._writes.put(None)
         self._thread.join()
 

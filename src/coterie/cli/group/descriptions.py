@@ -190,9 +190,10 @@ def parse_paused_or_stopped_connectors(data: bytes, *, source: str) -> Set[str]:
 
 
 def parse_connector_config(data: bytes, *, source: str) -> Mapping[str, str | None]:
-    """The config of a connector, from a response of ``GET /connectors/{connector}/config``.
+    """The config of a connector, from the body ``data`` of a response of ``GET /connectors/{connector}/config``.
+    ``source`` describes the response in the error message.
 
-    :raises WorldError: when ``data`` is not such a response.
+    :raises WorldError: when ``data`` is not the body of such a response.
     """
     return _parse_response(
         TypeAdapter(dict[str, str | None]), data, message=f"{source} is not a valid config of a connector"

@@ -71,7 +71,8 @@ class TxnOffsetCommit:
     producer: ProducerIdAndEpoch
     """The producer of the transaction."""
     member_id: MemberId
-    """Empty for a client that does not send its member id (before v3)."""
+    """Empty when no member is to be checked: the client sends no member id (before v3 it cannot), or the group is a
+    connect group, whose member the broker has checked already."""
     instance_id: InstanceId | None
     generation: GenerationId
     """Negative for a client that does not send its generation."""

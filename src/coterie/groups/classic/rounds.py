@@ -146,7 +146,7 @@ def complete_or_extend_join_phase(turn: Turn) -> None:
 
 def select_protocol(group: Group) -> str:
     """The protocol that the members' vote selects; absent static members vote, too. When two protocols have equally
-    many votes, the preference of the member that rejoined first decides."""
+    many votes, the preference of the first voter decides: the member that rejoined first, of those with protocols."""
     absent_members = group.members.keys() - group.parked_joins.keys()
     voting_order = [*group.parked_joins, *(member_id for member_id in group.members if member_id in absent_members)]
     return select_protocol_by_vote(

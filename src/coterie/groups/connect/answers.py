@@ -215,8 +215,9 @@ def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseConte
 
 
 def reuse_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
-    """If ``request`` reports no change, and the group has not changed since the last response to its sender: renew the
-    session, and repeat this response. Returns whether that was done.
+    """If the heartbeat ``request`` has a new number and reports no change, and the group has not changed since the last
+    response to its sender: renew the session, and send a response with the same content. Returns whether that was done.
+    Otherwise nothing is changed.
 
     This is a shorter way to what a whole step would do (`tests/groups/connect/test_repeated_heartbeats.py` compares
     the two): the whole step takes three times as long, and nearly every heartbeat of a group without news is such a

@@ -182,7 +182,9 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
 def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> None:
     """Let the sender of ``request``, with its new member id, take the place of the static member ``holder``, which left
     for a short time. It gets the target assignment and the place in the order of joining of ``holder``. If the sender
-    is also a departed member that returns, it gets the jobs that were deferred for it, too: the group epoch rises.
+    is also a departed member that returns, it gets the jobs that were deferred for it, too. The group epoch rises if
+    there are such jobs, if the sender differs from ``holder`` in what affects the target (assignors, claims, draining),
+    or if the request has a reason for a new target.
 
     :raises ConnectRefusal: when the sender's metadata do not fit the group.
     """
@@ -293,10 +295,11 @@ def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
     elif request.server_assignor is not None:
         changes |= {"client_assignors": (), "server_assignor": request.server_assignor}
     if request.instance_id not in (None, before.instance_id):
+        joined_with = "no instance id" if before.instance_id is None else f"the instance id {before.instance_id}"
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_INSTANCE_ID,
-            f"member {request.member_id} joined with the instance id {before.instance_id}, which cannot change; the "
-            "worker must join with another member id",
+            f"member {request.member_id} joined with {joined_with}, which cannot change; the worker must join with "
+            "another member id",
         )
     if before.former:
         changes["former"] = jobs_deferred_until_return(group, before)
@@ -561,10 +564,10 @@ def respond_to_held_heartbeat_if_any(turn: Turn, member_id: MemberId, response: 
 
 
 def check_request_number(request: Heartbeat, last: int) -> None:
-    """Check that ``request`` is newer than the request with the number ``last``, the last one that was processed. A
-    request without a number (0) passes.
+    """Check that the number of ``request`` is greater than ``last``, the number of the last request that was processed:
+    a repetition of that request does not pass. A request without a number (0) passes. The caller stores the number.
 
-    :raises ConnectRefusal: STALE_REQUEST, when it is not newer.
+    :raises ConnectRefusal: STALE_REQUEST, when the number is not greater.
     """
     if request.request_number and request.request_number <= last:
         raise ConnectRefusal(

@@ -101,7 +101,8 @@ class Heartbeat:
     configured: ConfiguredJobs | None = None
     """The configured jobs; only the leader sends them."""
     claims: Claims | None = None
-    """The only jobs that the worker may run, or that it may run any job."""
+    """The only jobs that may be assigned to the worker, whether it runs them or not; ``Claims(jobs=None)``: any job may
+    be assigned to it."""
     draining: bool | None = None
     """Whether the worker must give all its jobs to other members."""
     max_wait_ms: int = 0
@@ -186,7 +187,7 @@ class TargetComputed:
 class DescribeGroup:
     reply_to: ReplyTo
     includes_members: bool = True
-    """False for ListGroups."""
+    """Whether the response contains the members and the departed members; False for ListGroups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -615,7 +616,8 @@ class Removal:
     reason: str
     """Why the member has left, or was removed."""
     departed: MemberDeparted | None
-    """The record of the departed member; None if no job waits for it or may still run on it."""
+    """The record of the departed member; None if no job is deferred until it returns, and none may still run on its
+    worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,8 @@ class Turn:
         self._changes["group_epoch"] = GroupEpoch(self.group.group_epoch + 1)
 
     def change_group_record(self, **changes: object) -> None:
-        """Change these fields of the group record, which :meth:`write_group_record_if_changed` writes."""
+        """Collect new values of fields of the group record. The group has the old values until
+        :meth:`write_group_record_if_changed` writes the record with all changes, late in this step."""
         self._changes |= changes
 
     def appoint_leader_if_none_present(self) -> None:

@@ -30,7 +30,7 @@ class TaskView:
     """``starting`` (also while the next start is awaited after a failed one), ``started`` (the query was started, and
     no batch is reported yet), ``running`` (a batch was reported; both also while a failed query awaits its restart),
     ``stopping``, ``stopped`` (not started), ``failed``, ``taken`` (another worker took the checkpoint over, or the task
-    was halted because the event loop was blocked), ``closed`` (its checkpoint generation is closed)."""
+    was halted because the event loop or the herder was blocked), ``closed`` (its checkpoint generation is closed)."""
     batch_id: int | None
     """The last batch that was reported as committed; None before the first."""
     input_rows: int

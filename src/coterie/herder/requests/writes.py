@@ -126,7 +126,8 @@ class WrittenConnector:
     info: ConnectorInfo
     """The connector with the written config."""
     replaced_config: Mapping[str, str] | None = field(repr=False)
-    """The config that the write has replaced; None when there was no such connector."""
+    """The config that the write has replaced; None when there was no such connector, or when the config is not known
+    any more (see ``created``)."""
     created: bool
     """Whether the request has created the connector. Also True for a repeated request that has replaced a config, if
     compaction had removed this config from the config topic before this worker read the topic."""

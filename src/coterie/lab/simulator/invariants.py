@@ -180,8 +180,8 @@ class Invariant(StrEnum):
     ALL_OR_NOTHING = "all-or-nothing"
     """A transaction ends in all of its partitions at once: committed in all, or aborted in all."""
     COMMITTED_ONLY = "committed-only"
-    """A transaction is committed only if its producer has requested the commit; a read_committed reader receives only
-    committed records."""
+    """A transaction is committed only if its producer has requested the commit; a read_committed reader receives
+    exactly the committed records, in order: a missing record violates this invariant, too."""
     STABLE = "stable"
     """A partition's last stable offset is not beyond the first offset of an open transaction in the partition."""
     TOLD_IS_DONE = "told-is-done"

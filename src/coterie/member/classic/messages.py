@@ -62,7 +62,7 @@ class SyncRequest:
     protocol_type: str
     protocol: str
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
-    """Member id and assignment of each member; empty unless this member is the leader."""
+    """Member id and assignment of each member, if this member is the leader and has computed them; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

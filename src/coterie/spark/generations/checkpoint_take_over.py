@@ -34,7 +34,8 @@ class GenerationAbsentError(WorldError):
 
 
 def is_generation_closed_or_removed(generation_path: Path) -> bool:
-    """Whether the checkpoint generation in the folder ``generation_path`` is closed or was removed."""
+    """Whether the checkpoint generation in the folder ``generation_path`` is closed (the folder contains
+    :data:`.CLOSED_FILE`) or was removed (a plain file is in the folder's place). False when nothing is there."""
     return (generation_path / CLOSED_FILE).exists() or generation_path.is_file()
 
 

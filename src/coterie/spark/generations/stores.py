@@ -52,6 +52,8 @@ class FilePositionStore:
     that the checkpoint contains as read, by URI. They include the files that other tasks have read."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
+        """The modification time of each file in a committed batch of ``checkpoint``, by URI; ``source_partitions`` is
+        not used."""
         return files_of_committed_batches(checkpoint)
 
     def write_to_new_checkpoint(self, checkpoint: Path, positions: Positions) -> None:

@@ -449,8 +449,9 @@ class BatchCopy:
 
     @property
     def is_still_staged(self) -> bool:
-        """Whether the staged copy exists and no other owner has removed it: a removal first renames the folder with its
-        mark."""
+        """Whether the mark file is in the staging folder of this copy. Another owner that removes the copy first
+        renames the whole folder, so the mark file leaves with the folder. False also before the copy was staged, and
+        after it was committed."""
         return (self.staging_folder / MARK_FILE).exists()
 
 

@@ -125,8 +125,8 @@ def _match_partition_columns_ignoring_case(rows: DataFrame, columns: Sequence[st
     name_by_lower_name = {name.lower(): name for name in rows.columns}
     if missing_columns := [name for name in columns if name.lower() not in name_by_lower_name]:
         raise WorldError(
-            f"sink.partition.field.name contains {', '.join(missing_columns)}, and the rows have the columns "
-            f"{', '.join(rows.columns)}: correct the key, or add the column by a transform"
+            f"sink.partition.field.name contains {', '.join(missing_columns)}, and the rows have only the columns "
+            f"{', '.join(rows.columns)}: correct the value of the key, or add these columns by a transform"
         )
     if len(name_by_lower_name) == len(columns):
         raise WorldError("sink.partition.field.name contains every column of the rows: leave out at least one")

@@ -49,7 +49,8 @@ RESERVED_PRODUCER_PROPERTIES = {
 }
 """Properties of a producer that the user cannot set, each with the reason."""
 TRANSACTION_PROPERTIES = {"enable.idempotence": "true", "acks": "all"}
-"""The values that Kafka requires for transactions, by property of the producer."""
+"""The values that Kafka requires for transactions, by property of the producer: with exactly-once, a user's override
+of such a property must have this value. The sink does not set these properties."""
 _EQUIVALENT_VALUES = {"acks": ("all", "-1")}
 """All values that mean the same as the required value, for those properties of :data:`TRANSACTION_PROPERTIES` that have
 several."""
@@ -329,7 +330,10 @@ class KafkaTarget:
         if self.value_serializer.format is not Format.JSON:
             return self._serialize_only_value_column(rows, value_columns)
         if not value_columns:
-            raise WorldError("The rows have no column for the value of a record; add a column by a transform")
+            raise WorldError(
+                "The rows have no column besides those for topic, partition, headers and key, so the value of a record "
+                "would be empty: add a column by a transform"
+            )
         return self.value_serializer.serialize_columns_as_json(rows, value_columns)
 
     def _serialize_only_value_column(self, rows: DataFrame, value_columns: list[str]) -> Column:
@@ -362,7 +366,8 @@ def definition(config: PrefixedConfig) -> ConfigDef:
 
 def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages, by the user's key, about properties of the producer that the user cannot set, or not to this
-    value, and about values that are valid alone and invalid together. Empty when there are none."""
+    value. If there are none, those about values that are valid alone and invalid together. Empty if there are none of
+    either kind."""
     overrides = config.values_under_prefix(PRODUCER_OVERRIDE_PREFIX)
     errors = {
         config.user_key(PRODUCER_OVERRIDE_PREFIX + name): [

@@ -552,8 +552,8 @@ class _LedgerConsumer:
                 raise UnreachableError(
                     f"{self._target.cluster_description}: ledger partition {self._partition.toString()} could not be "
                     f"read from offset {int(self._client.position(self._partition))} to {end_offset} within "
-                    f"{LEDGER_READ_TIMEOUT_S} s: the cluster does not respond, or the transaction of another task is "
-                    "open"
+                    f"{LEDGER_READ_TIMEOUT_S} s, the limit for all reads of the ledger at one start: the cluster does "
+                    "not respond, or the transaction of another task is open"
                 )
             records = self._client.poll(poll_timeout).records(self._partition)
             keys = self._java.java.util.ArrayList(records)

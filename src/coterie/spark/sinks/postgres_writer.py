@@ -275,8 +275,9 @@ class PostgresWriter:
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
     def _end_earlier_or_leftover_sessions(self, session: PostgresSession, deadline_s: float) -> None:
-        """Order the server to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and
-        other sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each.
+        """Order the server once to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and
+        other sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each. Sessions may be left
+        afterwards: the caller checks this, and calls this method again.
 
         :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed before this call. No session is
             ended then; the message names the sessions that are left.

@@ -31,8 +31,9 @@ class FolderSizeReporter:
         if count >= self._next_warning_count:
             self._next_warning_count = 2 * count
             log.warning(
-                "The folder source.path=%s contains %d files. Each task lists all of them whenever it checks for new "
-                "files, which takes %.2f s of CPU time or more: move files that were read long ago to another folder",
+                "The folder source.path=%s contains %d files and folders. Each task lists all of them whenever it "
+                "checks for new files, which takes about %.2f s of CPU time or more: move files that were read long "
+                "ago to another folder",
                 path,
                 count,
                 count / LARGE_FOLDER_FILES_MIN * LIST_CPU_TIME_S,
