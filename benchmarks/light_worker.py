@@ -17,7 +17,7 @@ from coterie.cli.workers import compose, settings_file
 from coterie.config.definition import ConfigKey
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin, UnknownPluginError
-from coterie.herder.seams import SplitResult, TaskEvent, TaskHalted, TaskProgressed, TaskSpec
+from coterie.herder.seams import SplitResult, TaskEvent, TaskHaltedWithoutOrder, TaskProgressed, TaskSpec
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -124,7 +124,7 @@ class LightRuntime:
         assert self._loop is not None
         for task in list(self._started_s):
             self._end(task)
-            self._loop.call_soon_threadsafe(self._events.put_nowait, TaskHalted(task=task))
+            self._loop.call_soon_threadsafe(self._events.put_nowait, TaskHaltedWithoutOrder(task=task))
 
     async def next_event(self) -> TaskEvent:
         return await self._events.get()

@@ -34,7 +34,7 @@ from coterie.herder.seams import (
     TaskCheckpointClosed,
     TaskDied,
     TaskEvent,
-    TaskHalted,
+    TaskHaltedWithoutOrder,
     TaskProgressed,
     TaskRetrying,
     TaskSpec,
@@ -495,11 +495,11 @@ class RandomHerderRun:
                 TaskDied(task=task, trace="no", holds_checkpoint=True),
                 TaskDied(task=task, trace="no", holds_checkpoint=True, can_restart=False),
                 TaskDied(task=task, trace="no", holds_checkpoint=False),
-                TaskHalted(task=task),
+                TaskHaltedWithoutOrder(task=task),
                 TaskCheckpointClosed(task=task),
             ]
             event = self.rng.choice(events)
-            if isinstance(event, TaskHalted | TaskCheckpointClosed) or (
+            if isinstance(event, TaskHaltedWithoutOrder | TaskCheckpointClosed) or (
                 isinstance(event, TaskDied) and not event.holds_checkpoint
             ):
                 self.active.discard(task)

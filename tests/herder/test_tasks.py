@@ -21,7 +21,7 @@ from coterie.herder.seams import (
     PluginThreadsLost,
     TaskCheckpointClosed,
     TaskDied,
-    TaskHalted,
+    TaskHaltedWithoutOrder,
     TaskProgressed,
     TaskRetrying,
 )
@@ -48,7 +48,7 @@ def working() -> HerderDriver:
 def test_a_halted_task_starts_again_only_after_a_heartbeat_that_was_sent_after_the_halt() -> None:
     herder = working()
     for task in TASKS:
-        herder.feed(TaskHalted(task=task))
+        herder.feed(TaskHaltedWithoutOrder(task=task))
     herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
     assert not herder.pop_effects(StartTask), (
         "the response may have been in the socket buffer while the worker was paused"
@@ -60,7 +60,7 @@ def test_a_halted_task_starts_again_only_after_a_heartbeat_that_was_sent_after_t
 def test_a_lost_membership_after_a_halt_stops_nothing() -> None:
     herder = working()
     for task in TASKS:
-        herder.feed(TaskHalted(task=task))
+        herder.feed(TaskHaltedWithoutOrder(task=task))
     herder.feed(MembershipLost(reason="the lease is over"))
     assert not herder.pop_effects(StopTask)
     assert not herder.herder.owned_jobs.tasks
@@ -74,7 +74,7 @@ def test_a_task_halted_while_it_starts_does_not_run() -> None:
     starts = herder.pop_effects(StartTask)
     assert starts
     for order in starts:
-        herder.feed(TaskHalted(task=order.spec.task))
+        herder.feed(TaskHaltedWithoutOrder(task=order.spec.task))
         herder.feed(TaskStarted(task=order.spec.task))
     assert not any(isinstance(run.state, Running) for run in herder.herder.work.local_tasks.values())
 
@@ -345,7 +345,7 @@ def test_a_failed_task_halted_while_it_stops_is_not_reported_as_restarting() -> 
     report_query_failure(herder, can_restart=False)
     assert herder.pop_effects(StopTask)
     herder.pop_effects(WriteLogMessage)
-    herder.feed(TaskHalted(task=TASKS[0]))
+    herder.feed(TaskHaltedWithoutOrder(task=TASKS[0]))
     assert not herder.pop_effects(WriteLogMessage)
     herder.feed(TaskStopped(task=TASKS[0]))
     assert stored_status(herder) == (JobState.FAILED, "boom")
@@ -519,7 +519,7 @@ def test_a_task_that_waits_for_its_next_start_starts_at_once_with_another_config
 
 def test_a_task_that_was_halted_or_closed_during_a_failed_start_does_not_start_again() -> None:
     for event, state in (
-        (TaskHalted(task=TASKS[0]), OwnershipUnconfirmed),
+        (TaskHaltedWithoutOrder(task=TASKS[0]), OwnershipUnconfirmed),
         (TaskCheckpointClosed(task=TASKS[0]), CheckpointClosed),
     ):
         herder = starting()

@@ -22,7 +22,7 @@ from coterie.herder.seams import (
     SourcePartsChanged,
     TaskCheckpointClosed,
     TaskDied,
-    TaskHalted,
+    TaskHaltedWithoutOrder,
     TaskProgressed,
     TaskRetrying,
     TaskSpec,
@@ -63,7 +63,7 @@ async def report_events(runtime: SparkTaskRuntime) -> None:
             case (
                 TaskProgressed()
                 | TaskRetrying()
-                | TaskHalted()
+                | TaskHaltedWithoutOrder()
                 | TaskCheckpointClosed()
                 | SourcePartsChanged()
                 | PluginThreadsLost()

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from coterie.herder.requests.reads import ConnectorStatus, DescribeConnectorStatus
 from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy
-from coterie.herder.seams import TaskHalted
+from coterie.herder.seams import TaskHaltedWithoutOrder
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import take_over_checkpoint
@@ -290,6 +290,6 @@ async def test_a_stop_and_a_halt_of_all_tasks_end_while_a_function_does_not_retu
     await rig.wait_until(lambda: len(ids(pids)) == 3)
     await asyncio.wait_for(asyncio.to_thread(rig.runtime.halt_all_tasks), 30)
     async with asyncio.timeout(30):
-        while await rig.runtime.next_event() != TaskHalted(task=start.task):
+        while await rig.runtime.next_event() != TaskHaltedWithoutOrder(task=start.task):
             pass
     await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))

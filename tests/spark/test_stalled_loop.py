@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import TaskHalted
+from coterie.herder.seams import TaskHaltedWithoutOrder
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.fence import FencedError
 from coterie.spark.query import TaskQuery
@@ -116,7 +116,7 @@ async def test_a_halt_also_ends_tasks_that_are_starting_and_later_starts_run(
     monkeypatch.undo()
     task = starting.result().task
     async with asyncio.timeout(60):
-        while await runtime.next_event() != TaskHalted(task=task):
+        while await runtime.next_event() != TaskHaltedWithoutOrder(task=task):
             pass
     assert runtime.held_checkpoint(task) is None
     assert rows_of(tmp_path / "out") == []
@@ -153,7 +153,7 @@ async def test_a_halt_ends_a_start_that_waits_for_a_thread_before_its_take_over(
     async with asyncio.timeout(60):
         while len(halted) <= threads:
             event = await runtime.next_event()
-            if isinstance(event, TaskHalted) and event.task.connector == "queue":
+            if isinstance(event, TaskHaltedWithoutOrder) and event.task.connector == "queue":
                 halted.add(event.task)
     assert running_count() == 0
     checkpoints = (runtime._config.checkpoint_location / "queue-i" / "gen-1").glob("[0-9]*")

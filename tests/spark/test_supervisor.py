@@ -10,7 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
+from coterie.herder.seams import (
+    TaskCheckpointClosed,
+    TaskDied,
+    TaskHaltedWithoutOrder,
+    TaskProgressed,
+    TaskRetrying,
+    TaskSpec,
+)
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import query, supervisor
@@ -198,7 +205,7 @@ async def test_a_start_that_fails_because_its_task_was_halted_is_reported_as_hal
     monkeypatch.setattr(supervisor, "take_over_in_open_generation", halt_and_fail)
     await rig.runtime.start(start)
     async with asyncio.timeout(30):
-        while (event := await rig.runtime.next_event()) != TaskHalted(task=start.task):
+        while (event := await rig.runtime.next_event()) != TaskHaltedWithoutOrder(task=start.task):
             assert not isinstance(event, TaskDied)
 
 

@@ -32,7 +32,7 @@ from coterie.herder.seams import (
     SplitResult,
     TaskDied,
     TaskEvent,
-    TaskHalted,
+    TaskHaltedWithoutOrder,
     TaskProgressed,
     TaskSpec,
 )
@@ -389,7 +389,7 @@ class SimulatedRuntime:
         self.halted_at_s.append(time.monotonic())
         if self._loop is not None:
             for task in halted:
-                self._loop.call_soon_threadsafe(self.emit, TaskHalted(task=task))
+                self._loop.call_soon_threadsafe(self.emit, TaskHaltedWithoutOrder(task=task))
         if self.halt_error is not None:
             raise self.halt_error
 

@@ -36,7 +36,7 @@ INITIAL_REBALANCE_DELAY_MS = 3_000
 """The default of ``group.initial.rebalance.delay.ms``."""
 GROUPS_MAX = 10_000
 """The default of the maximum number of the broker's groups of each kind, classic and connect."""
-GROUP_SIZE_MAX = 2**31 - 1
+CLASSIC_GROUP_SIZE_MAX = 2**31 - 1
 """The default of the maximum number of members of one classic group."""
 FRAME_SIZE_MAX_BYTES = 104_857_600
 """The default of the maximum size of one request, in bytes."""

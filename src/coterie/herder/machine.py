@@ -108,7 +108,7 @@ from coterie.herder.seams import (
     SourcePartsChanged,
     TaskCheckpointClosed,
     TaskDied,
-    TaskHalted,
+    TaskHaltedWithoutOrder,
     TaskProgressed,
     TaskRetrying,
 )
@@ -195,7 +195,14 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _reconcile(turn)
         case TargetComputationEnded():
             computing.send_target_or_failure(turn, event)
-        case TaskDied() | TaskHalted() | TaskCheckpointClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
+        case (
+            TaskDied()
+            | TaskHaltedWithoutOrder()
+            | TaskCheckpointClosed()
+            | TaskStarted()
+            | TaskStartFailed()
+            | TaskStopped()
+        ):
             _on_task_event(turn, event)
             _reconcile(turn, (event.task.connector,))
         case (
@@ -392,12 +399,13 @@ def _on_membership_event(
 
 
 def _on_task_event(
-    turn: Turn, event: TaskDied | TaskHalted | TaskCheckpointClosed | TaskStarted | TaskStartFailed | TaskStopped
+    turn: Turn,
+    event: TaskDied | TaskHaltedWithoutOrder | TaskCheckpointClosed | TaskStarted | TaskStartFailed | TaskStopped,
 ) -> None:
     match event:
         case TaskDied():
             tasks.on_died(turn, event)
-        case TaskHalted():
+        case TaskHaltedWithoutOrder():
             tasks.on_halted(turn, event)
         case TaskCheckpointClosed():
             tasks.on_checkpoint_closed(turn, event)

@@ -193,7 +193,7 @@ class TaskRetrying:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskHalted:
+class TaskHaltedWithoutOrder:
     """The runtime has ended the task without an order to stop it, because this worker may have lost the task:
     ``halt_all_tasks`` was called. It may start here again only after the group has confirmed that it is assigned to
     this worker."""
@@ -239,7 +239,7 @@ TaskEvent: TypeAlias = (
     TaskProgressed
     | TaskRetrying
     | TaskDied
-    | TaskHalted
+    | TaskHaltedWithoutOrder
     | TaskCheckpointClosed
     | SourcePartsChanged
     | PluginThreadsLost
@@ -419,7 +419,7 @@ class TaskRuntime(Protocol):
         """Take the task's checkpoint over and start its query; returns when the query runs. Also returns without a
         running query, and reports an event, in three cases: the query did not start on the checkpoint
         (:class:`TaskDied`), the checkpoint generation is closed (:class:`TaskCheckpointClosed`), or the task was halted
-        meanwhile (:class:`TaskHalted`).
+        meanwhile (:class:`TaskHaltedWithoutOrder`).
 
         :raises RetriableStartError: when the query was not started, and another start may succeed.
         :raises ConfigError, WorldError: when the config is not valid, or another start would fail in the same way; the
@@ -459,7 +459,7 @@ class TaskRuntime(Protocol):
         When it returns, no task that was running, starting or stopping at the call writes anything more, whatever the
         grace period of a stop. The only exception is a commit that was running and does not end within the runtime's
         time limit, which is logged: the caller must give up the worker's membership in any case. Each task that was not
-        stopping is reported as :class:`TaskHalted`. Later starts are not affected.
+        stopping is reported as :class:`TaskHaltedWithoutOrder`. Later starts are not affected.
         """
         ...
 

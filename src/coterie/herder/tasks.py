@@ -22,7 +22,14 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.restart_policy import RestartPolicy, jittered_delay_ms
-from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
+from coterie.herder.seams import (
+    TaskCheckpointClosed,
+    TaskDied,
+    TaskHaltedWithoutOrder,
+    TaskProgressed,
+    TaskRetrying,
+    TaskSpec,
+)
 from coterie.herder.state import Turn
 from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import (
@@ -67,7 +74,7 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
     run.restart_is_ordered = run.restart_is_ordered and spec is not None
     if isinstance(run.state, StartRetryPending) and run.state.spec != spec:
         run.state = NotStarted()
-        run.outage = None
+        run.restarting_reason = None
     match run.state:
         case Running(spec=start) | FailedQueryHoldingCheckpoint(spec=start) if start != spec or run.restart_is_ordered:
             run.state = Stopping(spec=start)
@@ -106,12 +113,12 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
 
 def _start(turn: Turn, run: LocalTask, spec: TaskSpec) -> None:
     """Order the start of the task. If the last start has failed, its error stays in the task's status
-    (:attr:`.LocalTask.outage`) until the query progresses."""
+    (:attr:`.LocalTask.restarting_reason`) until the query progresses."""
     failed_starts = 0
     if isinstance(run.state, StartRetryPending):
         failed_starts = run.state.failed_starts
     else:
-        run.outage = None
+        run.restarting_reason = None
     run.state = Starting(spec=spec, failures_since_progress=failed_starts, is_operator_restart=run.restart_is_ordered)
     run.restart_is_ordered = False
     run.starts += 1
@@ -144,9 +151,9 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: LocalTask) -> None:
         case Failed(trace=trace):
             statuses.report_status(turn, task, JobState.FAILED, trace)
         case Starting() | Running() | FailedQueryHoldingCheckpoint() | Restarting() | StartRetryPending() if (
-            run.outage is not None
+            run.restarting_reason is not None
         ):
-            statuses.report_status(turn, task, JobState.RESTARTING, run.outage)
+            statuses.report_status(turn, task, JobState.RESTARTING, run.restarting_reason)
         case Starting(is_operator_restart=True):
             statuses.report_status(turn, task, JobState.RESTARTING)
         case Starting():
@@ -182,7 +189,7 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
             run.restart_is_ordered = True
         case StartRetryPending() if not only_failed:
             run.state = NotStarted()
-            run.outage = None
+            run.restarting_reason = None
             run.restart_is_ordered = True
         case Stopping(next_state=Failed()) as stopping:
             run.state = replace(stopping, next_state=None)
@@ -255,9 +262,9 @@ def on_stopped(turn: Turn, event: TaskStopped) -> None:
 
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
-    """The query has progressed: count its failures from 0 again, and clear :attr:`.LocalTask.outage`. If the query has
-    failed after this progress, before the event arrived, the number of failures and the outage stay. Also stores the
-    numbers of the batch, passes the event to `active_topics`, and reports the status."""
+    """The query has progressed: count its failures from 0 again, and clear :attr:`.LocalTask.restarting_reason`. If the
+    query has failed after this progress, before the event arrived, the number of failures and the reason stay. Also
+    stores the numbers of the batch, passes the event to `active_topics`, and reports the status."""
     run = turn.herder.work.local_tasks.get(event.task)
     if run is None or not run.may_hold_checkpoint:
         return
@@ -271,7 +278,7 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
         case _:
             pass
     if not run.has_failed_query:
-        run.outage = None
+        run.restarting_reason = None
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     run.bad_records = event.bad_records
@@ -284,7 +291,7 @@ def on_retrying(turn: Turn, event: TaskRetrying) -> None:
     run = turn.herder.work.local_tasks.get(event.task)
     if run is None or not run.may_hold_checkpoint:
         return
-    run.outage = event.trace
+    run.restarting_reason = event.trace
     _report_status(turn, event.task, run)
 
 
@@ -297,7 +304,7 @@ def on_died(turn: Turn, event: TaskDied) -> None:
         return
     if (run := turn.herder.work.local_tasks.get(event.task)) is None:
         return
-    run.outage = None
+    run.restarting_reason = None
     match run.state:
         case Running() as state:
             run.state = _schedule_query_restart_or_fail(turn, event, run, state)
@@ -307,7 +314,7 @@ def on_died(turn: Turn, event: TaskDied) -> None:
             pass  # The task is being stopped; `TaskStopped` ends it.
 
 
-def on_halted(turn: Turn, event: TaskHalted) -> None:
+def on_halted(turn: Turn, event: TaskHaltedWithoutOrder) -> None:
     """The task was ended because the event loop or the herder was blocked: it may start here again only after the group
     has confirmed that it is assigned to this worker."""
     _mark_ownership_unconfirmed(turn, event.task, "halted because this worker's event loop or herder was blocked")
@@ -336,8 +343,8 @@ def _schedule_start_retry_or_fail(
     turn: Turn, event: TaskStartFailed, run: LocalTask, before: Starting
 ) -> StartRetryPending | Failed:
     """The state after a failed start, which holds no checkpoint. The task is started again, as the event's policy says,
-    and the error is stored as ``run.outage``, which the task's status contains. If the policy has no further start, or
-    no start can help, the task fails."""
+    and the error is stored as ``run.restarting_reason``, which the task's status contains. If the policy has no further
+    start, or no start can help, the task fails."""
     failures = before.failures_since_progress + 1
     delay_ms = None if event.restart_policy is None else event.restart_policy.delay_ms(failures)
     if delay_ms is None:
@@ -346,7 +353,7 @@ def _schedule_start_retry_or_fail(
         )
     starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     # Shown also for a short wait, unlike the failure of a query: the next start may take long before it fails.
-    run.outage = (
+    run.restarting_reason = (
         f"Start {failures} of the task has failed; the next one follows after "
         f"{(starts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
     )
@@ -363,16 +370,16 @@ def _schedule_query_restart_or_fail(
 ) -> FailedQueryHoldingCheckpoint:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
     says. If the wait before the restart is :data:`REPORTED_RESTART_DELAY_MIN_MS` or longer, the failure is stored as
-    :attr:`.LocalTask.outage`, which the task's status contains; ``what_failed`` is the subject of its text. If the
-    policy has no further restart, or no restart can help, ``restarts_at_ms`` is None: the task is then stopped and
-    FAILED."""
+    :attr:`.LocalTask.restarting_reason`, which the task's status contains; ``what_failed`` is the subject of its text.
+    If the policy has no further restart, or no restart can help, ``restarts_at_ms`` is None: the task is then stopped
+    and FAILED."""
     failures, restarts_at_ms, trace = before.failures_since_progress + 1, None, event.trace
-    run.outage = None
+    run.restarting_reason = None
     delay_ms = event.restart_policy.delay_ms(failures) if event.can_restart else None
     if delay_ms is not None:
         restarts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
         if delay_ms >= REPORTED_RESTART_DELAY_MIN_MS:
-            run.outage = (
+            run.restarting_reason = (
                 f"{what_failed} has failed (failures without progress: {failures}); the next attempt follows "
                 f"after {(restarts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
             )

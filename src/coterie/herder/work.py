@@ -165,7 +165,7 @@ class LocalTask:
         self.restart_is_ordered = False
         """Whether an operator has ordered a restart that has not begun: the task is stopped, if it runs, and
         started."""
-        self.outage: str | None = None
+        self.restarting_reason: str | None = None
         """Why the task's status is RESTARTING although no operator has ordered a restart: a server cannot be reached,
         so the runtime retries the query; the query has failed, and its restart waits for a second or more; or the last
         start of the task has failed. None in all other cases, and when the query has progressed since then."""

@@ -267,7 +267,9 @@ class SparkTaskRuntime:
         }
         if self._closing.is_set():  # This call was abandoned in the import of a plug-in that has returned late.
             raise WorldError("Spark was not started: this worker is being shut down")
-        self._driver = start_driver(replace(config, user_settings=settings), self._end_runs_after_jvm_exit)
+        self._driver = start_driver(
+            replace(config, user_settings=settings), self._close_all_fences_and_report_runtime_died
+        )
         if self._closing.is_set():
             raise WorldError("Spark was started and is not used: this worker is being shut down")
         try:
@@ -345,7 +347,7 @@ class SparkTaskRuntime:
         if self._driver is not None:
             self._driver.close()
 
-    def _end_runs_after_jvm_exit(self, reason: str) -> None:
+    def _close_all_fences_and_report_runtime_died(self, reason: str) -> None:
         """The JVM has ended unexpectedly: reject further commits of all splits and tasks, end all runs that have a
         query, and report one :class:`RuntimeDied` with ``reason``. No event of a single task is reported: the worker
         leaves the group and ends."""

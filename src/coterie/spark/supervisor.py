@@ -19,8 +19,8 @@ about a restart.
 
 A run ends for one of seven reasons: its start failed before the checkpoint was taken over; its start was abandoned,
 because it exceeded its time limit or was no longer needed; it was stopped; its checkpoint generation was closed
-(:class:`TaskCheckpointClosed`); it was *halted* with all others (:class:`TaskHalted`); another worker holds its
-checkpoint or has taken over in a sink (:class:`TaskDied` with ``holds_checkpoint`` False); or the JVM ended. Spark
+(:class:`TaskCheckpointClosed`); it was *halted* with all others (:class:`TaskHaltedWithoutOrder`); another worker holds
+its checkpoint or has taken over in a sink (:class:`TaskDied` with ``holds_checkpoint`` False); or the JVM ended. Spark
 raises no exception when another worker has taken over the checkpoint, so the supervisor checks the checkpoint's
 path."""
 
@@ -40,7 +40,7 @@ from coterie.herder.seams import (
     RetriableStartError,
     TaskCheckpointClosed,
     TaskDied,
-    TaskHalted,
+    TaskHaltedWithoutOrder,
     TaskProgressed,
     TaskRetrying,
     TaskSpec,
@@ -308,10 +308,10 @@ class Supervisor:
             halted_runs = list(self._runs)
             ended_runs = self._mark_ended_and_remove_runs_not_being_stopped()
             for run, _ in ended_runs:
-                self._events.put(TaskHalted(task=run.task))
+                self._events.put(TaskHaltedWithoutOrder(task=run.task))
         # Close all fences before waiting for one: a run that hangs in its commit must not keep the others running. A
-        # run in QueryStartingState finds its fence closed and reports TaskHalted. For a run in QueryStoppingState this
-        # ends the grace, and the run reports nothing.
+        # run in QueryStartingState finds its fence closed and reports TaskHaltedWithoutOrder. For a run in
+        # QueryStoppingState this ends the grace, and the run reports nothing.
         for run in halted_runs:
             run.fence.close_nowait()
         for run, query in ended_runs:
@@ -448,7 +448,7 @@ class Supervisor:
             self._submit_immediate_query_stop(run, state.query)
 
     def _report_unless_start_abandoned(
-        self, run: SupervisedTaskRun, event: TaskDied | TaskHalted | TaskCheckpointClosed
+        self, run: SupervisedTaskRun, event: TaskDied | TaskHaltedWithoutOrder | TaskCheckpointClosed
     ) -> None:
         """Report ``event`` about a run that is being started, unless the start was abandoned: then the herder has
         received an error, and may have ordered the next start of the task."""
@@ -461,9 +461,9 @@ class Supervisor:
     def _start_run(self, run: SupervisedTaskRun, spec: TaskSpec) -> None:
         """Take over the checkpoint and start the query.
 
-        Some failures are not raised but reported as events: ``run`` was halted meanwhile (:class:`TaskHalted`); its
-        checkpoint generation is closed (:class:`TaskCheckpointClosed`); a later start of the task has taken over, or
-        the query does not start (:class:`TaskDied`).
+        Some failures are not raised but reported as events: ``run`` was halted meanwhile
+        (:class:`TaskHaltedWithoutOrder`); its checkpoint generation is closed (:class:`TaskCheckpointClosed`); a later
+        start of the task has taken over, or the query does not start (:class:`TaskDied`).
 
         :raises RetriableStartError: when the checkpoint cannot be taken over, or Spark ended during the start.
         :raises ConfigError, WorldError: when the config is not valid, or Spark was not running at the beginning.
@@ -489,7 +489,7 @@ class Supervisor:
             self._running_driver()
             self._report_unless_start_abandoned(
                 run,
-                TaskHalted(task=run.task)
+                TaskHaltedWithoutOrder(task=run.task)
                 if run.fence.is_closed
                 else _taken_over_in_sink_event(run, sink_rejection_text(error)),
             )
@@ -573,7 +573,7 @@ class Supervisor:
                 else:
                     self._fail_or_retry_run(run, query, died_event)
                 return
-        self._report_unless_start_abandoned(run, TaskHalted(task=run.task))
+        self._report_unless_start_abandoned(run, TaskHaltedWithoutOrder(task=run.task))
         query.stop(grace_ms=0)
 
     def _try_start_query(self, run: SupervisedTaskRun, query: TaskQuery) -> TaskDied | None:

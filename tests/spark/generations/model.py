@@ -38,7 +38,7 @@ from coterie.spark.generations.resplit import (
     write_legacy_layout_manifest_if_absent,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositionStore, PositionStore
+from coterie.spark.generations.stores import FileSourcePositionStore, PositionStore
 from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
 from coterie.spark.sources.kafka_positions import KafkaPositionStore, TopicIdPartition
 
@@ -89,7 +89,7 @@ class Files(Source):
     """A folder. Every task lists all files and reads those that hash to it."""
 
     function = SplitFunction.PATH_HASH_V1
-    position_store = FilePositionStore()
+    position_store = FileSourcePositionStore()
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -17,7 +17,7 @@ from coterie.spark.generations.manifest import (
     read_plan_of_next_generation,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositionStore
+from coterie.spark.generations.stores import FileSourcePositionStore
 from coterie.spark.positions import commit_empty_batches
 from coterie.spark.sources.kafka_positions import KafkaPositionStore, TopicIdPartition
 
@@ -103,7 +103,7 @@ def test_partitions_of_a_topic_and_of_its_recreation_do_not_fit_into_one_checkpo
 
 
 def test_files_are_read_from_a_seeded_log_and_nothing_is_seeded_without_files(tmp_path: Path) -> None:
-    store = FilePositionStore()
+    store = FileSourcePositionStore()
     store.write_to_new_checkpoint(tmp_path / "none", {})
     assert not (tmp_path / "none").exists()
     store.write_to_new_checkpoint(tmp_path, {"file:///a": 7})

@@ -22,7 +22,7 @@ from coterie.spark.generations.resplit import (
     record_task_stopped,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositionStore, UnmovablePositionStore
+from coterie.spark.generations.stores import FileSourcePositionStore, UnmovablePositionStore
 from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, read_newest_plan_or_manifest
 from tests.spark.generations.owners import CONFIG, PARTS, finisher, owner, request_of
 
@@ -81,7 +81,8 @@ def test_another_sink_another_split_or_other_parts_create_a_generation(
 @pytest.mark.parametrize("is_name_stored_first", [True, False])
 def test_a_folder_and_its_digest_belong_to_the_same_generation(tmp_path: Path, is_name_stored_first: bool) -> None:
     files = GenerationUpdater(
-        replace(finisher(tmp_path), find_position_store=lambda config: FilePositionStore()), tasks_stop_timeout_ms=0
+        replace(finisher(tmp_path), find_position_store=lambda config: FileSourcePositionStore()),
+        tasks_stop_timeout_ms=0,
     )
 
     def updated(folder: str, *, has_digest: bool, known: bool = True) -> Manifest:
@@ -291,7 +292,7 @@ def test_checkpoints_without_generations_become_the_first_generation_at_once(tmp
     )
     files = ResplitFinisher(
         connector_path=tmp_path,
-        find_position_store=lambda config: FilePositionStore(),
+        find_position_store=lambda config: FileSourcePositionStore(),
         run_batch_in_flight=finisher(tmp_path).run_batch_in_flight,
         fence=Fence(),
     )

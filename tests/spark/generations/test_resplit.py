@@ -33,7 +33,7 @@ from coterie.spark.generations.resplit import (
     write_legacy_layout_manifest_if_absent,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositionStore
+from coterie.spark.generations.stores import FileSourcePositionStore
 from coterie.spark.positions import Positions, commit_empty_batches
 from coterie.spark.sources.kafka_positions import KafkaPositionStore, TopicIdPartition
 
@@ -307,7 +307,7 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
     )
     one = ResplitFinisher(
         connector_path=tmp_path,
-        find_position_store=lambda config: FilePositionStore(),
+        find_position_store=lambda config: FileSourcePositionStore(),
         run_batch_in_flight=run_nothing,
         fence=Fence(),
     )

@@ -96,7 +96,7 @@ def broker(
     ] = defaults.GROUPS_MAX,
     group_size_max: Annotated[
         int, typer.Option("--group-size-max", metavar="N", min=1, help="Maximum number of members of one group.")
-    ] = defaults.GROUP_SIZE_MAX,
+    ] = defaults.CLASSIC_GROUP_SIZE_MAX,
     frame_size_max: Annotated[
         int,
         typer.Option(

@@ -207,7 +207,7 @@ class DemoRun:
         """
         printed_status: dict[int, str] = {}
 
-        def print_changes_and_check_started() -> bool:
+        def print_worker_status_changes_and_check_all_ready() -> bool:
             if ended_numbers := numbers - self._fleet.workers.keys():
                 names = ", ".join(f"worker-{number}" for number in sorted(ended_numbers))
                 raise WorldError(f"{names} ended during startup; the logs are in {self._settings.data_folder}/logs")
@@ -219,7 +219,7 @@ class DemoRun:
             return not any(printed_status.values())
 
         try:
-            self._wait_until(print_changes_and_check_started, START_TIMEOUT_S, "all workers are ready")
+            self._wait_until(print_worker_status_changes_and_check_all_ready, START_TIMEOUT_S, "all workers are ready")
         except WaitTimeoutError:
             unready_workers = "; ".join(
                 f"worker-{number}: {status}" for number, status in sorted(printed_status.items()) if status

@@ -11,7 +11,7 @@ import httpx
 from coterie.cli.group.descriptions import (
     GroupDescription,
     OrderResponse,
-    parse_connector_config,
+    parse_connector_config_response,
     parse_group_description,
     parse_order_response,
     parse_paused_or_stopped_connectors,
@@ -160,7 +160,7 @@ class GroupRestClient:
         response, reason = self._request_from_any_worker("GET", encoded_path(("connectors", connector, "config")))
         if response is None or not response.is_success:
             raise WorldError(reason)
-        return parse_connector_config(response.content, source=f"The response of {response.url}")
+        return parse_connector_config_response(response.content, source=f"The response of {response.url}")
 
     def refuses_connections(self, url: str) -> bool:
         """Whether no process listens at ``url``: the connection is refused, or there is no route to the host, or its

@@ -189,7 +189,7 @@ def parse_paused_or_stopped_connectors(data: bytes, *, source: str) -> Set[str]:
     return {name for name, connector in statuses.items() if connector.status.connector.state in {"PAUSED", "STOPPED"}}
 
 
-def parse_connector_config(data: bytes, *, source: str) -> Mapping[str, str | None]:
+def parse_connector_config_response(data: bytes, *, source: str) -> Mapping[str, str | None]:
     """The config of a connector, from the body ``data`` of a response of ``GET /connectors/{connector}/config``.
     ``source`` describes the response in the error message.
 

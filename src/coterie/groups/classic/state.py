@@ -50,7 +50,7 @@ class ClassicGroupSettings:
     extended by this time (KIP-134)."""
     first_join_response_timeout_ms: int = 300_000
     """How long a new member may wait for the response to its first JoinGroup. A constant in Kafka, too."""
-    group_size_max: int = defaults.GROUP_SIZE_MAX
+    group_size_max: int = defaults.CLASSIC_GROUP_SIZE_MAX
     """The greatest number of members of one group."""
     protocols_or_assignments_size_max_bytes: int = 64 * 1024 * 1024
     """The greatest size in bytes of all protocols (names and metadata) that a group's members offer; also the greatest

@@ -214,7 +214,7 @@ def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseConte
     )
 
 
-def reuse_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
+def answer_heartbeat_if_without_news(turn: Turn, request: Heartbeat) -> bool:
     """If the heartbeat ``request`` has a new number and reports no change, and the group has not changed since the last
     response to its sender: renew the session, and send a response with the same content. Returns whether that was done.
     Otherwise nothing is changed.

@@ -16,10 +16,10 @@ Where the draft is silent or contradicts itself, `docs/protocol/deviations.md` l
 """
 
 from coterie.groups.connect.answers import (
+    answer_heartbeat_if_without_news,
     apply_confirmed_shorter_session_timeout,
     end_step,
     renew_session,
-    reuse_response_if_nothing_changed,
 )
 from coterie.groups.connect.computation import (
     on_computation_timeout,
@@ -34,7 +34,7 @@ from coterie.groups.connect.description import on_describe_group
 from coterie.groups.connect.emptiness import delete_group, remove_empty_group, schedule_or_cancel_group_expiry
 from coterie.groups.connect.loading import on_loaded
 from coterie.groups.connect.membership import (
-    check_request_number,
+    check_request_number_exceeds,
     member_to_remove_or_raise,
     on_join,
     on_leave,
@@ -174,7 +174,7 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
     :raises ConnectRefusal: when the heartbeat is refused; it does not renew the session then.
     """
-    if reuse_response_if_nothing_changed(turn, request):
+    if answer_heartbeat_if_without_news(turn, request):
         return
     group = turn.group
     check_heartbeat(group, request)
@@ -202,7 +202,7 @@ def check_number_epoch_and_owned_jobs(group: Group, request: Heartbeat) -> None:
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, STALE_REQUEST or FENCED_MEMBER_EPOCH. The member stays in the group.
     """
     check_member(group, request.member_id)
-    check_request_number(request, group.sessions[request.member_id].request_number)
+    check_request_number_exceeds(request, group.sessions[request.member_id].request_number)
     current = group.currents[request.member_id]
     is_previous = request.member_epoch == current.previous_epoch and request.owned is not None
     if request.member_epoch != current.member_epoch and not is_previous:

@@ -65,7 +65,7 @@ def on_join(turn: Turn, request: Heartbeat) -> None:
         return
     departed = group.departed.get(member_id)
     if departed is not None:
-        check_request_number(request, departed.request_number)
+        check_request_number_exceeds(request, departed.request_number)
     holder = None if request.instance_id is None else group.static_member_id(request.instance_id)
     if holder is None:
         join_as_new_member(turn, request)
@@ -141,7 +141,7 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     current, before = group.currents[member_id], group.members[member_id]
-    check_request_number(request, group.sessions[member_id].request_number)
+    check_request_number_exceeds(request, group.sessions[member_id].request_number)
     if request.instance_id != before.instance_id:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_INSTANCE_ID,
@@ -404,7 +404,7 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
         return
     check_member(group, member_id)
     session, current = group.sessions[member_id], group.currents[member_id]
-    check_request_number(request, session.request_number)
+    check_request_number_exceeds(request, session.request_number)
     session.request_number = max(session.request_number, request.request_number)
     if request.member_epoch == LEAVE_EPOCH:
         remove_member(turn, member_id, jobs_may_still_run=False, defers_jobs=False, reason="it has left")
@@ -440,7 +440,7 @@ def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
     :raises ConnectRefusal: when the request is older than one that was processed.
     """
     departed = turn.group.departed[request.member_id]
-    check_request_number(request, departed.request_number)
+    check_request_number_exceeds(request, departed.request_number)
     if request.member_epoch == LEAVE_EPOCH:
         forget_departed_member(turn, request.member_id)
         if departed.jobs:
@@ -563,7 +563,7 @@ def respond_to_held_heartbeat_if_any(turn: Turn, member_id: MemberId, response: 
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def check_request_number(request: Heartbeat, last: int) -> None:
+def check_request_number_exceeds(request: Heartbeat, last: int) -> None:
     """Check that the number of ``request`` is greater than ``last``, the number of the last request that was processed:
     a repetition of that request does not pass. A request without a number (0) passes. The caller stores the number.
 

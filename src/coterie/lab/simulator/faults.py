@@ -126,4 +126,4 @@ class FaultInjector(ABC, Generic[SimProcessT]):
         process = self._random_process()
         if process is not None and len(self._services) - len(self._never_restarted) > 1:
             self._never_restarted.add(process.service)
-            process.kill(RecordKind.BURIED)
+            process.kill(RecordKind.KILLED_PERMANENTLY)

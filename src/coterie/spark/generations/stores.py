@@ -47,7 +47,7 @@ class UnmovablePositionStore:
         assert not positions, "positions of such a source cannot be written into a checkpoint"
 
 
-class FilePositionStore:
+class FileSourcePositionStore:
     """The store of file sources. The positions are the modification times, in ms since the Unix epoch, of all files
     that the checkpoint contains as read, by URI. They include the files that other tasks have read."""
 

@@ -48,12 +48,12 @@ RESERVED_PRODUCER_PROPERTIES = {
     "client.id": "each start of a task needs another client id",
 }
 """Properties of a producer that the user cannot set, each with the reason."""
-TRANSACTION_PROPERTIES = {"enable.idempotence": "true", "acks": "all"}
+OVERRIDE_VALUES_REQUIRED_BY_TRANSACTIONS = {"enable.idempotence": "true", "acks": "all"}
 """The values that Kafka requires for transactions, by property of the producer: with exactly-once, a user's override
 of such a property must have this value. The sink does not set these properties."""
 _EQUIVALENT_VALUES = {"acks": ("all", "-1")}
-"""All values that mean the same as the required value, for those properties of :data:`TRANSACTION_PROPERTIES` that have
-several."""
+"""All values that mean the same as the required value, for those properties of
+:data:`OVERRIDE_VALUES_REQUIRED_BY_TRANSACTIONS` that have several."""
 
 RECORD_FIELDS = ("topic", "key", "value", "headers", "partition")
 """The fields of a record that Spark's Kafka writer takes from columns of these names."""
@@ -376,7 +376,7 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
         for name in sorted(RESERVED_PRODUCER_PROPERTIES.keys() & overrides.keys())
     }
     if config.required_value(DEFINITION, "delivery.guarantee", str) == DeliveryGuarantee.EXACTLY_ONCE.value:
-        for name, value in TRANSACTION_PROPERTIES.items():
+        for name, value in OVERRIDE_VALUES_REQUIRED_BY_TRANSACTIONS.items():
             if name in overrides and overrides[name].strip().lower() not in _EQUIVALENT_VALUES.get(name, (value,)):
                 errors |= config.error_by_key(
                     PRODUCER_OVERRIDE_PREFIX + name,

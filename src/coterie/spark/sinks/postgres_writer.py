@@ -231,7 +231,7 @@ class PostgresWriter:
             self._ledger = create_missing_ledger_and_return_name(session, self._target)
             deadline_s = time.monotonic() + EARLIER_SESSIONS_END_TIMEOUT_S
             while not self._try_take_over_or_raise_fenced(session):
-                self._end_earlier_or_leftover_sessions(session, deadline_s)
+                self._try_end_earlier_or_leftover_sessions(session, deadline_s)
         except psycopg.Error as error:
             raise self._flag_changed_tables_and_make_error(
                 error, "the take-over of task " + self._ledger_row_key[0]
@@ -274,7 +274,7 @@ class PostgresWriter:
         session.commit()
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
-    def _end_earlier_or_leftover_sessions(self, session: PostgresSession, deadline_s: float) -> None:
+    def _try_end_earlier_or_leftover_sessions(self, session: PostgresSession, deadline_s: float) -> None:
         """Order the server once to end each session of :meth:`_list_sessions_to_end` (those of earlier starts, and
         other sessions of this start), and wait for at most :data:`TERMINATE_WAIT_S` for each. Sessions may be left
         afterwards: the caller checks this, and calls this method again.

@@ -44,7 +44,7 @@ from coterie.spark.bad_records.keys import TOLERANCE_KEY, read_bad_record_settin
 from coterie.spark.columns import to_ddl
 from coterie.spark.failures import error_message
 from coterie.spark.generations.split import SplitFunction, task_number_of_file, task_number_sql
-from coterie.spark.generations.stores import FilePositionStore, PositionStore
+from coterie.spark.generations.stores import FileSourcePositionStore, PositionStore
 from coterie.spark.jars import missing_jars_message
 from coterie.spark.paths import SOURCE_GROUP, local_path_error, path_of_config_value
 from coterie.spark.positions import Positions
@@ -185,7 +185,7 @@ class FileSource:
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
     has_fixed_split: ClassVar[bool] = False
     reports_bad_records: ClassVar[bool] = True
-    position_store: ClassVar[PositionStore] = FilePositionStore()
+    position_store: ClassVar[PositionStore] = FileSourcePositionStore()
     can_wait_for_rows: ClassVar[bool] = False
 
     format: str

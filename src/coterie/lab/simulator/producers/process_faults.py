@@ -65,7 +65,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         for producer in list(self.live_processes.values()):
             if self._world.draw_bool(0.3):
                 self._never_restarted.add(producer.transactional_id)
-                producer.kill(RecordKind.BURIED)
+                producer.kill(RecordKind.KILLED_PERMANENTLY)
             else:
                 self._resume_process_if_paused(producer)
         if self._world.draw_bool(0.5):  # without a crash, the broker's present timers must end the open transactions

@@ -86,12 +86,12 @@ class SimTaskRuntime:
         self._process.call_after(self._rng.randint(20, 600), partial(self._feed_herder, failed))
 
     def _restart_task(self, task: ConnectorTaskId) -> None:
-        self._record_task(RecordKind.TASK_RESTARTS, task)
+        self._record_task(RecordKind.FAILED_QUERY_RESTARTS, task)
         self._checker.check_task_restart(self._process, task, holds_checkpoint=task in self._specs_with_checkpoint)
         self._run_query_and_report_later(self._specs_with_checkpoint[task])
 
     def _stop_task(self, task: ConnectorTaskId, grace_ms: int) -> None:
-        self._process.world.add_record(RecordKind.TASK_STOPS, self._process.name, str(task), grace_ms)
+        self._process.world.add_record(RecordKind.TASK_STOP_ORDERED, self._process.name, str(task), grace_ms)
         self._checker.count_and_check_stop_if_running(self._process, self._process.running_tasks.get(task))
         self._stopping_tasks.add(task)
         self._process.call_after(self._rng.randint(5, max(grace_ms, 5)), partial(self._end_task_and_report, task))
