@@ -187,7 +187,7 @@ async def test_the_compression_is_that_of_the_options_or_else_of_spark(rig: Rig,
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ("day", "sink.partition.field.name contains day, and the rows have the columns id, kind: "),
+        ("day", "sink.partition.field.name contains day, and the rows have only the columns id, kind: "),
         ("kind,id", "sink.partition.field.name contains every column of the rows"),
     ],
 )

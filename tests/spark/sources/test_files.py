@@ -354,7 +354,7 @@ def test_a_warning_about_a_folder_of_many_files_is_logged_once_and_when_the_numb
         for _ in range(5):
             size.warn_if_many_files(str(tmp_path))
     assert [record.getMessage().partition(" or more")[0] for record in caplog.records] == [
-        f"The folder source.path={tmp_path} contains {count} files. Each task lists all of them whenever it checks for "
-        f"new files, which takes {cpu_s} s of CPU time"
+        f"The folder source.path={tmp_path} contains {count} files and folders. Each task lists all of them "
+        f"whenever it checks for new files, which takes about {cpu_s} s of CPU time"
         for count, cpu_s in ((10_000, 0.26), (20_000, 0.52))
     ]
