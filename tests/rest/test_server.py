@@ -70,51 +70,51 @@ async def served(tls: RestTls, *listeners: RestListener) -> AsyncIterator[list[i
                 ended.set()
 
 
-async def test_a_closed_intake_refuses_connections_and_returns_when_the_running_requests_are_answered() -> None:
-    begun, may_answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+class LateAnswer:
+    """A handler whose response waits until the test allows it."""
 
-    async def answer_late(request: Request) -> PlainTextResponse:
-        begun.set()
-        await may_answer.wait()
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def respond(self, request: Request) -> PlainTextResponse:
+        self.begun.set()
+        await self.may_end.wait()
         return PlainTextResponse("late")
 
-    app, intake = Starlette(routes=[Route("/", show_client), Route("/late", answer_late)]), RequestIntake()
+
+async def test_a_closed_intake_refuses_connections_and_returns_when_the_running_requests_are_answered() -> None:
+    late_answer, ended, intake = LateAnswer(), asyncio.Event(), RequestIntake()
+    app = Starlette(routes=[Route("/", show_client), Route("/late", late_answer.respond)])
     with open_listeners([HTTP], RestTls()) as bound:
         url = f"http://127.0.0.1:{bound[0].port}"
         async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
             group.create_task(serve_while_work_runs(app, bound, ended.wait(), intake=intake))
             assert (await client.get(url)).status_code == 200
             late = group.create_task(client.get(f"{url}/late"))
-            await begun.wait()
+            await late_answer.begun.wait()
             closing = group.create_task(intake.close())
             await until_refused(url)
             assert not closing.done(), "a request is not answered"
-            may_answer.set()
+            late_answer.may_end.set()
             await closing
             assert (await late).text == "late"
             ended.set()
 
 
 async def test_a_closed_intake_receives_nothing_at_one_listener_while_another_still_answers() -> None:
-    begun, may_answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def answer_late(request: Request) -> PlainTextResponse:
-        begun.set()
-        await may_answer.wait()
-        return PlainTextResponse("late")
-
-    app, intake = Starlette(routes=[Route("/", show_client), Route("/late", answer_late)]), RequestIntake()
+    late_answer, ended, intake = LateAnswer(), asyncio.Event(), RequestIntake()
+    app = Starlette(routes=[Route("/", show_client), Route("/late", late_answer.respond)])
     with open_listeners([HTTP, HTTP], RestTls()) as bound:
         busy, idle = (f"http://127.0.0.1:{listener.port}" for listener in bound)
         async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
             group.create_task(serve_while_work_runs(app, bound, ended.wait(), intake=intake))
             assert (await client.get(idle)).status_code == 200  # This connection stays open.
             late = group.create_task(client.get(f"{busy}/late"))
-            await begun.wait()
+            await late_answer.begun.wait()
             closing = group.create_task(intake.close())
             await until_refused(idle, client)
             assert not closing.done(), "a request of the other listener is not answered"
-            may_answer.set()
+            late_answer.may_end.set()
             await closing
             assert (await late).text == "late"
             ended.set()

@@ -11,7 +11,7 @@ from rich.table import Table
 from coterie.cli.console import make_console
 from coterie.cli.rest_request import send_request_or_raise
 from coterie.nouns.errors import WorldError
-from coterie.rest.paths import encoded_path
+from coterie.rest.path_encoding import encoded_path
 
 # A trace or a name may contain the code of an emoji, such as :boom:.
 _console = make_console()

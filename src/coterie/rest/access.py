@@ -17,6 +17,7 @@ from coterie.config.rest import ResponseHeader
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.signatures import SignatureCheckResult, VerifySignature
 from coterie.nouns.log_rate_limit import LogRateLimit
+from coterie.nouns.text import quoted_name
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
     SignatureNotValid,
@@ -41,8 +42,6 @@ NOT_LOGGED_IN_MESSAGE = "User cannot access the resource."
 _REMEMBERED_PASSWORDS_MAX = 1_000
 """The largest number of right passwords that are remembered. Before one more is added, all are forgotten: each is
 hashed again when it is used next."""
-_LOGGED_NAME_SIZE_MAX = 64
-"""The number of characters of a user's name that are logged."""
 _CONCURRENT_HASHES_MAX = 2
 """The number of passwords that are hashed at the same time. The limit keeps threads free for other requests while a
 client tries many passwords."""
@@ -230,7 +229,9 @@ class AccessGate:
             if name is None:  # For example the first request of a browser: no log-in was refused.
                 raise NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
             if user is None:
-                raise self._logged_login_refusal(address, f"{_quoted(name)}, the name in the certificate, is no user")
+                raise self._logged_login_refusal(
+                    address, f"{quoted_name(name)}, the name in the certificate, is no user"
+                )
             return Caller(user=name, role=user.role, address=address)
         credentials = basic_credentials(authorization)
         if credentials is None:
@@ -239,7 +240,7 @@ class AccessGate:
         name, password = credentials
         user = users.get(name)
         if not await self._passwords.is_right_password(user, password) or user is None:
-            reason = f"the password of {_quoted(name)} is wrong, or the user is unknown"
+            reason = f"the password of {quoted_name(name)} is wrong, or the user is unknown"
             raise self._logged_login_refusal(address, reason)
         return Caller(user=name, role=user.role, address=address)
 
@@ -254,11 +255,6 @@ class AccessGate:
             now_s=time.monotonic(),
         )
         return NotLoggedInError(NOT_LOGGED_IN_MESSAGE)
-
-
-def _quoted(name: str) -> str:
-    """The begin of ``name`` in quotes: a client can send any text as a name, which must not imitate a log message."""
-    return repr(name[:_LOGGED_NAME_SIZE_MAX])
 
 
 class _CachingPasswordChecker:

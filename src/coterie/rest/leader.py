@@ -23,9 +23,11 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
 from coterie.rest.callers import SignFunction, add_caller_headers_if_signable
 from coterie.rest.error_body import error_message
-from coterie.rest.paths import encoded_path, request_path_segments
+from coterie.rest.path_encoding import encoded_path
+from coterie.rest.paths import request_path_segments
 from coterie.rest.problems import HerderRefusal, NotLoggedInError
 from coterie.rest.request_context import context_of
+from coterie.rest.unsent_requests import INVALID_URL_ERRORS, UNREACHABLE_ERRORS
 
 RESPONSE_TIMEOUT_S = 95.0
 """How long this worker waits for another worker's response: a little more than 90 s, after which that worker itself
@@ -169,9 +171,9 @@ async def forward_to_worker(
         assert context.caller is not None, "the access of the request was checked"
         await add_caller_headers_if_signable(forwarded, context.caller, sign)
         response = await http_client.send(forwarded)
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+    except UNREACHABLE_ERRORS as error:
         raise RequestNotSentError(_forwarding_error_message(error)) from error
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+    except INVALID_URL_ERRORS as error:
         raise WorldError(_forwarding_error_message(error)) from error
     except httpx.HTTPError as error:
         raise ResponseMissingError(_forwarding_error_message(error)) from error

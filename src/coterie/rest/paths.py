@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
@@ -52,17 +52,6 @@ def _decode_segment_or_raise(raw_segment: bytes) -> str:
     if _CONTROL_CHARACTER_PATTERN.search(segment):
         raise BadRequestError("HTTP 400 Bad Request: the path contains a control character")
     return segment
-
-
-def encoded_segment(text: str) -> str:
-    """``text`` as one segment of a path. ``.`` and ``..`` are escaped, too: clients resolve them in a path."""
-    encoded = quote(text, safe="")
-    return encoded.replace(".", "%2E") if text in (".", "..") else encoded
-
-
-def encoded_path(segments: Sequence[str]) -> str:
-    """The path with these ``segments``, which :func:`path_segments` reads."""
-    return "/" + "/".join(encoded_segment(segment) for segment in segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

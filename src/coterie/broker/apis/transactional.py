@@ -21,8 +21,7 @@ async def ask_transaction_coordinator(
     supports_producer_fenced: bool,
 ) -> Reply:
     """The transaction coordinator's reply to the event that ``make_event_for_next_producer_id`` builds, once the step
-    is durable.
-    ``make_event_for_next_producer_id`` receives an unused producer id, for events that need one.
+    is durable. ``make_event_for_next_producer_id`` receives an unused producer id, for events that need one.
 
     If the log cannot be written, the reply has the error code KAFKA_STORAGE_ERROR. If a newer producer has fenced this
     one, the error code is PRODUCER_FENCED or, unless ``supports_producer_fenced``, INVALID_PRODUCER_EPOCH (KIP-588).

@@ -4,9 +4,7 @@ fail.
 
 from coterie.broker.security.sasl import MECHANISMS
 from coterie.nouns.log_rate_limit import LogRateLimit
-
-_NAME_SIZE_MAX = 64
-"""The number of characters of a user name or of a mechanism's name that are logged."""
+from coterie.nouns.text import quoted_name
 
 
 class AuthenticationFailureMessages:
@@ -23,13 +21,12 @@ class AuthenticationFailureMessages:
         suppressed = self._limit.take_suppressed_count_if_allowed(host, now_s=now_s)
         if suppressed is None:
             return None
-        # A peer can send any text as a name: quoted, it cannot imitate a log message of the broker.
         if mechanism in MECHANISMS:
-            named = repr(user[:_NAME_SIZE_MAX]) if user else "an unnamed user"
+            named = quoted_name(user) if user else "an unnamed user"
             message = f"authentication failed for {named} with {mechanism}"
         else:
             message = (
-                f"authentication failed: the client requested the mechanism {mechanism[:_NAME_SIZE_MAX]!r}, which is"
+                f"authentication failed: the client requested the mechanism {quoted_name(mechanism)}, which is"
                 f" not offered; set its sasl.mechanism to one of {', '.join(MECHANISMS)}"
             )
         return f"{message}; {suppressed} more failed from {host} since the last such message" if suppressed else message

@@ -27,23 +27,17 @@ from coterie.cli.rest_request import (
 )
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName
-from coterie.rest.paths import encoded_path
+from coterie.rest.path_encoding import encoded_path
+from coterie.rest.unsent_requests import INVALID_URL_ERRORS, UNREACHABLE_ERRORS
 
-_POLL_INTERVAL_S = 0.2
+POLL_INTERVAL_S = 0.2
+"""The time between two requests for the state of a group that has not reached the expected state yet."""
 WAIT_MESSAGE_AFTER_S = 1.0
 """Time from a request after which the client prints why it waits: a worker is starting up, or there is no leader."""
 LEADER_TIMEOUT_S = 30.0
 """How long a group may be without a leader that responds: a session timeout and a rebalance."""
 _NO_LISTENER_ERRNOS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 """The errors of a TCP connection to an address at which no process listens, or to which there is no route."""
-_NOT_SENT_ERRORS = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.InvalidURL,
-    httpx.UnsupportedProtocol,
-)
-"""The errors of a request that was not sent."""
 
 
 class GroupRestClient:
@@ -100,7 +94,7 @@ class GroupRestClient:
             if waited_s >= WAIT_MESSAGE_AFTER_S and reason not in self._printed_reasons:
                 self._printed_reasons.add(reason)  # a set, because the messages of two starting workers may alternate
                 sys.stderr.write(f"Waiting: {reason}\n")
-            time.sleep(_POLL_INTERVAL_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def send_order(self, method: str, worker: str, action: str) -> OrderResponse:
         """Order ``worker`` (a name, host:port or instance id) to drain or to restart. Returns the worker's response.
@@ -109,7 +103,8 @@ class GroupRestClient:
         DELETE to cancel a drain.
 
         :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
-            that of a worker. The order may have been accepted if the message says so.
+            that of a worker. If the order was sent and no response has come, the worker may have accepted the order;
+            the message then contains this.
         """
         self._printed_reasons.clear()
         response, reason = self._request_from_any_worker(
@@ -138,7 +133,7 @@ class GroupRestClient:
                 return str(error)
             if not (reason := unmet_reason(description)) or time.monotonic() >= deadline_s:
                 return reason
-            time.sleep(_POLL_INTERVAL_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def paused_or_stopped_connectors(self) -> Set[str]:
         """The names of the connectors that are paused or stopped.
@@ -202,7 +197,7 @@ class GroupRestClient:
                 login = self._login_unless_weaker_scheme(url)
                 url_response = self._http_client.request(method, url + path, auth=login)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                if not (may_repeat or isinstance(error, _NOT_SENT_ERRORS)):
+                if not (may_repeat or isinstance(error, (*UNREACHABLE_ERRORS, *INVALID_URL_ERRORS))):
                     return None, (
                         f"No response came from {url} after the order was sent ({str(error) or type(error).__name__}): "
                         "the order may have been accepted. `coterie group` shows the state of the workers"

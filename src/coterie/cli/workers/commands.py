@@ -10,7 +10,7 @@ from rich.table import Table
 
 from coterie.assignors.assignor_state import union_of_jobs
 from coterie.cli.console import make_console
-from coterie.cli.group.client import LEADER_TIMEOUT_S, GroupRestClient
+from coterie.cli.group.client import LEADER_TIMEOUT_S, POLL_INTERVAL_S, GroupRestClient
 from coterie.cli.group.descriptions import (
     DeferredJobsDescription,
     GroupDescription,
@@ -32,10 +32,8 @@ STABLE_TIMEOUT_S = 60.0
 REFUSED_CONNECTIONS_TIMEOUT_S = 60.0
 """A worker that lost its membership in a restart counts as ended if its address refuses connections for this time. The
 worker's process replaces itself, and loading the new process takes long on a busy machine."""
-CHECK_INTERVAL_S = 0.2
-"""The time between two requests for the state of a group whose worker drains."""
 TAKE_OVER_CHECKS_MAX = 50
-"""The maximum number of checks, one every `CHECK_INTERVAL_S`, whether other workers own the jobs of a drained worker.
+"""The maximum number of checks, one every `POLL_INTERVAL_S`, whether other workers own the jobs of a drained worker.
 After the last one, `coterie worker drain` reports that they do not."""
 _TRANSITION_PHASES = ("starting", "stopping")
 """The phases of tasks in which a group does not count as stable."""
@@ -160,7 +158,7 @@ def drain_worker_and_wait(url: str, worker: str) -> None:
                 if text != printed_text:
                     printed_text = text
                     _console.print(text)
-            time.sleep(CHECK_INTERVAL_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def _describe_group_unless_sole_worker_has_ended(
@@ -181,7 +179,7 @@ def _describe_group_unless_sole_worker_has_ended(
                 return None
             if time.monotonic() >= deadline_s:
                 raise
-        time.sleep(CHECK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _print_end_of_sole_worker(last_description: GroupDescription, worker: MemberDescription) -> None:

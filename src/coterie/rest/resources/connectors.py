@@ -25,7 +25,7 @@ from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
-from coterie.rest.paths import encoded_path
+from coterie.rest.path_encoding import encoded_path
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of

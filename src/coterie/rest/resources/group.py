@@ -28,7 +28,8 @@ from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.leader import ResponseMissingError, forward_to_worker
-from coterie.rest.paths import encoded_path, request_path_segments
+from coterie.rest.path_encoding import encoded_path
+from coterie.rest.paths import request_path_segments
 from coterie.rest.request_context import Caller
 from coterie.rest.request_parameters import is_query_value_true
 from coterie.rest.routing import Handlers
